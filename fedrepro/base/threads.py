@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TypeVar
 
 import psutil
@@ -49,10 +49,10 @@ def one_thread() -> Iterator[None]:
 def recorded(device: torch.device) -> Iterator[None]:
     """Inside, on a CPU, every operation, also of numpy and scikit-learn, uses one thread, so the
     numbers do not depend on the number of threads. A GPU is not affected."""
-    with ExitStack() as inside:
-        if device.type == "cpu":
-            inside.enter_context(one_thread())
-            inside.enter_context(threadpool_limits(1))
+    if device.type == "cpu":
+        with one_thread(), threadpool_limits(1):
+            yield
+    else:
         yield
 
 

@@ -22,13 +22,6 @@ from fedrepro.data.manifest import FileEntry, HashState, collection_of, locate, 
 
 __all__ = ["DATASETS", "ENCODERS", "fetch", "load_domain", "prepare", "status"]
 
-SIZES: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(("minidigits", "digits5", "digits5-standin"), (28,)),
-    **dict.fromkeys(("digits4", "digits4-standin", "cifar10", "cifar100"), (32,)),
-    **dict.fromkeys(("office10", "pacs"), (64, 32)),  # ADCOL and FedPall, the FPL family
-    "domainnet": (64,),
-    **dict.fromkeys(domains.SUBSETS, (224,)),
-}
 TIMEOUT = 60  # seconds without a byte
 BLOCK = 1 << 16
 NO_PICKLES = "is one of FedBN's prepared files, a pickle, which may run code: it is not read"
@@ -130,7 +123,8 @@ def prepare(
             continue
         holding = [dataset for dataset in DATASETS if row.domain in DATASETS[dataset]]
         sets = [dataset for dataset in holding if dataset in names] or holding
-        for size in dict.fromkeys(sizes or (size for d in sets for size in SIZES[d])):
+        usual = [size for dataset in sets for size in manifest.DATASETS[dataset].sizes]
+        for size in dict.fromkeys(sizes or usual):
             started = time.perf_counter()
             arrays = load_domain(row.domain, size, root)
             what = "prepared" if arrays.fresh else "already there"
@@ -139,15 +133,19 @@ def prepare(
 
 
 def fetch(name: str, root: Path | str | None = None) -> str:
-    """Get the full release of a domain; files with the right hash are kept. Returns what was done,
-    or how to get it by hand. A download is tried again three times, then at the next mirror; if
-    interrupted, it continues where it stopped. FedReproError: all mirrors fail."""
+    """Get the full release of a domain; files with the right hash are kept. Returns what was done;
+    without a mirror what is here already, and how to get the rest by hand. A download is tried
+    again three times; if interrupted, it continues where it stopped. FedReproError: it fails."""
     if name in GENERATED:
         return "made by the generator, nothing to fetch"
     folder, collection = manifest.data_root(root, create=True), collection_of(name)
-    wanted = [entry for entry in collection.sources[0].files if entry.mirrors]
+    wanted = [entry for entry in collection.sources[0].files if entry.mirror]
     if not wanted:
-        return _by_hand(name, folder)
+        row, manual = _status(name, folder), collection.manual
+        if row.hash in ("bad", "missing"):
+            wrong = f"{row.note}. " if row.present else ""
+            return f"{wrong}{manual} The data root is {folder}."
+        return f"{row.source} present" + (f" ({row.note}). {manual}" if row.note else "")
     places = [folder / place for place in collection.places]
     new = [entry for entry in wanted if not any(_is_good(entry, place, name) for place in places)]
     for entry in new:
@@ -163,38 +161,27 @@ def _is_good(entry: FileEntry, folder: Path, domain: str) -> bool:
     return False
 
 
-def _by_hand(name: str, root: Path) -> str:
-    """A text for a domain without mirror: what is here already, and how to get the rest."""
-    row, manual = _status(name, root), collection_of(name).manual
-    if row.hash in ("bad", "missing"):
-        wrong = f"{row.note}. " if row.present else ""
-        return f"{wrong}{manual} The data root is {root}."
-    return f"{row.source} present" + (f" ({row.note}). {manual}" if row.note else "")
-
-
 def _download(entry: FileEntry, folder: Path, domain: str) -> None:
-    """One file from the first mirror that gives the right bytes."""
-    target, problems = entry.names[0], []
+    target, url = entry.names[0], entry.mirror
     pooch.get_logger().setLevel(logging.ERROR)  # its messages on stderr repeat the bar
-    for url in entry.mirrors:
-        known, urls = {target: entry.hash}, {target: url}
-        store = pooch.create(folder, "", registry=known, urls=urls, retry_if_failed=3)
-        try:
-            store.fetch(target, downloader=partial(_resume, folder / f".{target}.part"))
-            return
-        except requests.Timeout:
-            problems.append(f"{url}: no answer in {TIMEOUT} s")
-        except requests.ConnectionError as error:  # its text is about sockets and retries
-            problems.append(f"{url}: no connection ({type(error).__name__})")
-        except (requests.RequestException, ValueError) as error:
-            problems.append(f"{url}: {one_line(error)}")
-        except OSError as error:
-            raise FedReproError(
-                f"{folder / target} cannot be written ({one_line(error)}); give a data root you "
-                "may write to with --root or FEDREPRO_DATA"
-            ) from error
+    known, urls = {target: entry.hash}, {target: url}
+    store = pooch.create(folder, "", registry=known, urls=urls, retry_if_failed=3)
+    try:
+        store.fetch(target, downloader=partial(_resume, folder / f".{target}.part"))
+        return
+    except requests.Timeout:
+        problem = f"no answer in {TIMEOUT} s"
+    except requests.ConnectionError as error:  # its text is about sockets and retries
+        problem = f"no connection ({type(error).__name__})"
+    except (requests.RequestException, ValueError) as error:
+        problem = one_line(error)
+    except OSError as error:
+        raise FedReproError(
+            f"{folder / target} cannot be written ({one_line(error)}); give a data root you "
+            "may write to with --root or FEDREPRO_DATA"
+        ) from error
     raise FedReproError(
-        f"{domain}: {target} could not be fetched ({'; '.join(problems)}); try "
+        f"{domain}: {target} could not be fetched ({url}: {problem}); try "
         f"again, the downloaded part is kept; or put the file into {folder} by hand"
     )
 

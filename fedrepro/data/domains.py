@@ -20,21 +20,7 @@ from fedrepro.data import folders, manifest
 from fedrepro.data.manifest import Root, cache_root, data_root, hash_of, locate, verify
 from fedrepro.data.readers import READER_VERSION, READERS, Decoded
 
-# MPFT's order, which decides the next domain when domains exchange images
-_MPFT = ("clipart", "painting", "real", "sketch", "quickdraw", "infograph")
-DATASETS: dict[str, tuple[str, ...]] = {
-    "minidigits": ("mini-scanned", "mini-font", "mini-photo", "mini-street"),
-    "digits5": ("mnist", "svhn", "usps", "synthdigits", "mnistm"),
-    "digits5-standin": ("mnist", "svhn", "usps", "synthdigits-standin", "mnistm"),
-    "digits4": ("mnist", "usps", "svhn", "syn"),
-    "digits4-standin": ("mnist", "usps", "svhn", "syn-standin"),
-    "office10": ("amazon", "caltech", "dslr", "webcam"),
-    "pacs": ("photo", "art_painting", "cartoon", "sketch"),
-    "domainnet": tuple(f"{name}-10" for name in sorted(_MPFT)),  # ADCOL's order
-    **{f"domainnet-{n}": tuple(f"{name}-{n}" for name in _MPFT) for n in (50, 100, 150)},
-    "cifar10": ("cifar10",),
-    "cifar100": ("cifar100",),
-}
+DATASETS = {name: dataset.domains for name, dataset in manifest.DATASETS.items()}
 # Every domain of every data set, each once.
 DOMAINS = tuple(dict.fromkeys(domain for domains in DATASETS.values() for domain in domains))
 STANDINS = {
@@ -42,9 +28,7 @@ STANDINS = {
     "syn-standin": "SYN: generated stand-in, not the published images",
 }
 GENERATED = (*DATASETS["minidigits"], *STANDINS)
-# Other subsets of files that an earlier data set has: used only if they are named.
-SUBSETS = ("domainnet-50", "domainnet-100", "domainnet-150")
-ENCODERS = ("mobilenetv2-imagenet",)  # files of weights, found and verified as a domain's are
+ENCODERS = tuple(manifest.COLLECTIONS["encoders"].domains)  # found and verified as domains are
 MAX_SIZE = 1024
 
 
@@ -76,8 +60,8 @@ def domain_names(names: Iterable[str]) -> tuple[str, ...]:
         if name.startswith(f"{folders.FOLDER}:"):
             raise FedReproError(f"{name} is read when a run needs it; nothing to fetch or prepare")
         found += known[one_of(name, known, "data set or domain")]
-    again = {domain for dataset in SUBSETS for domain in DATASETS[dataset]}
-    return tuple(dict.fromkeys(found)) or tuple(one for one in singles if one not in again)
+    usual = (d for one in manifest.DATASETS.values() if not one.named_only for d in one.domains)
+    return tuple(dict.fromkeys(found or [*usual, *ENCODERS]))
 
 
 def load_dataset(dataset: str, size: int, root: Root = None) -> dict[str, DomainArrays]:
@@ -96,10 +80,13 @@ def load_domain(name: str, size: int, root: Root = None) -> DomainArrays:
     one_of(name, DOMAINS, "domain")
     said = f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ..."
     need(1 <= size <= MAX_SIZE, said)
-    return _generated(name, size) if name in GENERATED else _official(name, size, root)
-
-
-def _official(name: str, size: int, root: Root) -> DomainArrays:
+    if name in GENERATED:
+        draw = generator()
+        more: dict[str, Any] = {"classes": manifest.DIGITS}
+        if name in STANDINS:
+            more |= {"standin": True, "deviations": (STANDINS[name],)}
+        hash = draw.generation_hash(name, size)
+        return _prepared(name, size, hash, lambda: Decoded(*draw.generate(name, size)), **more)
     located = locate(name, data_root(root))
     hashes, _ = verify(located)
     source = located.source
@@ -108,15 +95,6 @@ def _official(name: str, size: int, root: Root) -> DomainArrays:
     read = partial(READERS[source.reader], located, size)
     arrays = _prepared(name, size, hash, read, **more)
     return replace(arrays, deviations=source.deviations + _counted(located, arrays))
-
-
-def _generated(name: str, size: int) -> DomainArrays:
-    draw = generator()
-    hash = draw.generation_hash(name, size)
-    more: dict[str, Any] = {"classes": manifest.DIGITS}
-    if name in STANDINS:
-        more |= {"standin": True, "deviations": (STANDINS[name],)}
-    return _prepared(name, size, hash, lambda: Decoded(*draw.generate(name, size)), **more)
 
 
 def _of_folder(tree: folders.Tree, name: str, size: int) -> DomainArrays:

@@ -68,7 +68,7 @@ class FileEntry(BaseModel, frozen=True, extra="forbid"):
     optional: bool = False
     bytes: int | None = Field(None, ge=0)
     hash: str | None = Field(None, pattern="^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})$")
-    mirrors: tuple[str, ...] = ()
+    mirror: str = ""
 
 
 class Source(BaseModel, frozen=True, extra="forbid"):
@@ -115,6 +115,15 @@ class Collection(BaseModel, frozen=True, extra="forbid"):
         """A domain's classes, in label order."""
         keep = self.domains[domain].keep
         return self.subsets[keep] if isinstance(keep, str) else self.classes[:keep]
+
+
+class Dataset(BaseModel, frozen=True, extra="forbid"):
+    """Domains that are used together, and the sizes in pixels that the papers use. named_only: it
+    is a subset of files that an earlier data set has."""
+
+    domains: tuple[str, ...]
+    sizes: tuple[int, ...]
+    named_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,11 +178,12 @@ def _is_there(path: Path, folder: bool) -> bool:
 
 
 _MANIFEST = tomllib.loads((package_files("fedrepro.data") / "manifest.toml").read_text("utf-8"))
+_DATASETS = _MANIFEST.pop("datasets")
+DATASETS = {name: Dataset.model_validate(body) for name, body in _DATASETS.items()}
 COLLECTIONS = {name: Collection.model_validate(body) for name, body in _MANIFEST.items()}
 
 
 def collection_of(domain: str) -> Collection:
-    """The collection of a domain."""
     return next(c for c in COLLECTIONS.values() if domain in c.domains)
 
 

@@ -63,11 +63,7 @@ class Partition:
 
     def used(self, domain: str) -> Indices:
         """The images of a source domain used for training, validation or test, ascending."""
-        given = [
-            *(c.train for c in self.clients),
-            *self.validation.values(),
-            *self.tests.values(),
-        ]
+        given = [*(c.train for c in self.clients), *self.validation.values(), *self.tests.values()]
         return np.unique(taken(given, domain))
 
 
@@ -180,7 +176,6 @@ class _Domain:
         return [size] * clients
 
     def divided(self, clients: int, smallest: int) -> list[Indices]:
-        """The images of each client of the domain."""
         order = self.order
         if self.spec.by_class:
             whole = self.spec.per_client == "all"

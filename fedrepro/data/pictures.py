@@ -83,12 +83,10 @@ def is_picture(name: str) -> bool:
     return not name.startswith(".") and name.lower().endswith(PICTURES)
 
 
-def files_in(
-    where: Path, wanted: Callable[[str], bool] = is_picture, limit: int = MAX_FILE_BYTES
-) -> Iterator[TreeFile]:
-    """The files with a wanted name in a zip, a tar or a folder (its pictures; paths start with its
-    own name), in the archive's order. limit: of a file's bytes. Nothing is extracted, and every
-    member is checked before it is read. (tarfile's data filter protects extraction only.)"""
+def files_in(where: Path) -> Iterator[TreeFile]:
+    """The pictures in a zip, a tar or a folder (paths start with its own name), in the archive's
+    order. Nothing is extracted, and every member is checked before it is read. (tarfile's data
+    filter protects extraction only.)"""
     total, above = 0, where.parent if where.is_dir() else where
     with reading(where):
         for count, (name, size, ordinary, opened) in enumerate(_members(where)):
@@ -96,10 +94,10 @@ def files_in(
             outside = path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name
             check(not outside, where, f"member {name!r} leaves the archive")
             check(ordinary, where, f"member {name!r} is a link or a device, or locked")
-            check(size <= limit, where, f"member {name!r} is {size} bytes long")
+            check(size <= MAX_FILE_BYTES, where, f"member {name!r} is {size} bytes long")
             much = count >= MAX_MEMBERS or total > MAX_ARCHIVE_BYTES
             check(not much, where, f"holds over {MAX_MEMBERS} members or over 16 GiB")
-            if wanted(path.name):
+            if is_picture(path.name):
                 yield TreeFile(path.parts, f"{above}/{name}", where, size, opened)
 
 
@@ -109,7 +107,7 @@ def _members(where: Path) -> Iterator[tuple[str, int, bool, Opened]]:
         for file in list_pictures(where):
             name = f"{where.name}/{file.relative_to(where).as_posix()}"
             yield name, file.stat().st_size, True, partial(file.open, "rb")
-    elif where.suffix in (".zip", ".npz"):
+    elif where.suffix == ".zip":
         with zipfile.ZipFile(where) as packed:
             for entry in (e for e in packed.infolist() if not e.is_dir()):
                 ordinary = not (stat.S_ISLNK(entry.external_attr >> 16) or entry.flag_bits & 1)

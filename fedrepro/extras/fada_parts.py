@@ -173,7 +173,6 @@ class AttendedSources:
         return torch.stack([within_clusters(z, client.classes) for z in features])
 
     def sources(self, server: fl.Server) -> list[int]:
-        """All clients but the target."""
         target = range(server.clients)[self.target]
         return [client for client in range(server.clients) if client != target]
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, need
 from fedrepro.base.progress import counted
 from fedrepro.base.rng import numpy_stream, seeded_modules, stream_seed, torch_stream
 from fedrepro.data.embeddings import Embedder, embedder, enlarged
@@ -80,8 +80,7 @@ def mutual_information(x: Array, y: Array, seed: int = 0) -> float:
     """
     from sklearn.model_selection import KFold  # takes a second
 
-    if len(x) < LEAST:
-        raise FedReproError(f"{len(x)} pairs are too few; give {LEAST} or more")
+    need(len(x) >= LEAST, f"{len(x)} pairs are too few; give {LEAST} or more")
     both = _compact(x, seed), _compact(y, seed)
     folds = KFold(FOLDS, shuffle=True, random_state=stream_seed(seed, "figure") % 2**32)
     found = [_one_fold(both, rest, judged, seed) for rest, judged in folds.split(both[0])]
@@ -91,8 +90,8 @@ def mutual_information(x: Array, y: Array, seed: int = 0) -> float:
 def _compact(values: Array, seed: int) -> Tensor:
     """Rows as float32 (n, <=32) of mean 0 and mean square 1."""
     plain = np.asarray(values, dtype=np.float32).reshape(len(values), -1)
-    if not np.isfinite(plain).all():
-        raise FedReproError("a value is not finite: training diverged; lower the learning rate")
+    finite = np.isfinite(plain).all()
+    need(finite, "a value is not finite: training diverged; lower the learning rate")
     count = min(COMPONENTS, len(plain) - 1)
     if plain.shape[1] > count:
         from sklearn.decomposition import PCA
@@ -145,11 +144,8 @@ def sent_pairs(training: Training) -> Iterator[tuple[Array, Array]]:
         received = dict(method.download(training.server, client.index))
         message = method.upload(training.view(client, state, received, number))
         sent = [message[kind] for kind in PER_SAMPLE if kind in message]
-        if not sent:
-            raise FedReproError(
-                f"{method.name} sends nothing image by image; measure leakage of a method that "
-                "sends features or representations"
-            )
+        mend = "measure leakage of a method that sends features or representations"
+        need(sent, f"{method.name} sends nothing image by image; {mend}")
         images = client.data.train.images
         yield images.flatten(1).cpu().numpy(), sent[0].float().cpu().numpy()
 
@@ -176,11 +172,6 @@ def printed(asked: Asked) -> Values:
 LEARNING_RATE = 0.01  # of Adam, on the [0, 1] scale of pixels; the paper gives neither
 NOISE = 0.05  # around grey: pixels the encoder ignores do not change, and would affect the PSNR
 RATE = 0.3  # k-means centres as a share of a class's images: the higher one of MPFT's Table 1
-
-
-def start(count: int, size: int, generator: torch.Generator) -> Tensor:
-    """Start images (count, 3, size, size) of the search: grey with a little noise."""
-    return 0.5 + NOISE * (2 * torch.rand(count, 3, size, size, generator=generator) - 1)
 
 
 def misses(encoder: Embedder, images: Tensor, prototypes: Tensor) -> Tensor:
@@ -255,7 +246,9 @@ def _made(asked: Asked, steps: int, checkpoint: Checkpoint) -> Made:
     encoder = embedder(data.encoder or "", asked.root)
     size = encoder.side or data.size
     prototypes = torch.stack(targets)
-    first = start(len(targets), size, torch_stream(asked.seed, "figure"))
+    generator = torch_stream(asked.seed, "figure")
+    noise = 2 * torch.rand(len(targets), 3, size, size, generator=generator) - 1
+    first = 0.5 + NOISE * noise
     found = invert(encoder, prototypes, first, steps, checkpoint)
     ends = [misses(encoder, images, prototypes).double().numpy() for images in (first, found)]
     given = {"behind": torch.stack(behind), "another": torch.stack(another)}

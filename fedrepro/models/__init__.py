@@ -64,7 +64,6 @@ class WrappedModel(FLModel):
 
     @torch.no_grad()
     def classes(self) -> int:
-        """The number of classes of the predictor."""
         predictor = architecture(self.predictor, training=False)
         return int(predictor(torch.zeros(1, self.feature_size)).shape[1])
 

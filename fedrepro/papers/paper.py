@@ -10,19 +10,8 @@ from fedrepro.base.errors import FedReproError, choices, need, one_of
 from fedrepro.base.protocol import Protocol, Scale, parse_protocol, sides
 from fedrepro.data import folders
 from fedrepro.data.domains import DATASETS
-from fedrepro.papers.schema import (
-    ArmSpec,
-    Authors,
-    Claim,
-    DatasetSpec,
-    Experiment,
-    ScaleSpec,
-    Setting,
-    Settings,
-    Table,
-    Tested,
-    Tuning,
-)
+from fedrepro.papers import schema
+from fedrepro.papers.schema import ArmSpec, Experiment, Setting, Settings, Table, Tuning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,18 +86,18 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
     venue: str
     year: int
     note: str = ""
-    claims: tuple[Claim, ...]
+    claims: tuple[schema.Claim, ...]
     reporting: Settings
     columns: dict[str, tuple[str, ...]] = {}
     protocols: dict[str, Settings] = {}
-    datasets: dict[str, DatasetSpec] = {}
-    scales: dict[Scale, ScaleSpec] = {}
+    datasets: dict[str, schema.DatasetSpec] = {}
+    scales: dict[Scale, schema.ScaleSpec] = {}
     method_settings: dict[str, Settings] = {}
     method_settings_on: dict[str, dict[str, Settings]] = {}
     experiments: tuple[Experiment, ...]
     tables: tuple[Table, ...]
-    tested: tuple[Tested, ...] = ()
-    filed: Authors | None = None
+    tested: tuple[schema.Tested, ...] = ()
+    filed: schema.Authors | None = None
 
     @property
     def rule(self) -> str:
@@ -254,7 +243,7 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         known = (base,) if experiment is None else self.experiment(experiment).datasets
         return base if base in known else known[0]
 
-    def dataset(self, name: str) -> DatasetSpec:
+    def dataset(self, name: str) -> schema.DatasetSpec:
         """A data set's specification, for a folder by its kind. FedReproError: there is none."""
         kind = folders.kind(name)
         if kind in self.datasets:
