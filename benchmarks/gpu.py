@@ -288,7 +288,7 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument("--minutes", type=float, default=60.0, help="time for all steps together")
     plan.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the records")
     plan.add_argument("--epochs", type=int, help="of a timed round; default: the papers'")
-    plan.add_argument("--file", type=Path, default=campaign.LIST, help="list of the runs")
+    plan.add_argument("--file", type=Path, default=files.LIST, help="list of the runs")
     plan.add_argument("--jobs", type=int, default=5, help="runs at a time")
     plan.add_argument("--data-root", type=Path, help="folder of the official files")
     plan.add_argument("--only", choices=STEPS, help="one step alone")

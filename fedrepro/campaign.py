@@ -21,7 +21,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
+import pandas as pd
 import psutil
 import torch
 import yaml
@@ -30,7 +30,6 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError, first_mistake, need, one_line, one_of
-from fedrepro.base.files import LIST
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Scale
 from fedrepro.federated import metrics
@@ -40,8 +39,6 @@ from fedrepro.quantities.costs import pflop
 from fedrepro.records import Store, federation_of
 from fedrepro.records.packed import holds
 from fedrepro.report.text import aligned
-
-__all__ = ["LIST", "read", "status", "table", "train"]
 
 FOLDER = "campaign"  # in the runs folder: the progress of each run
 GRACE = 120.0  # seconds a stopped worker has to save its last round
@@ -179,19 +176,18 @@ def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
         pflop(run.arm.protocol, *read[spec]) if spec in read else run.pflop
         for run, spec in zip(runs, data, strict=True)
     ]
-    sizes, seconds = np.array(counted, dtype=float), np.array([one["seconds"] for one in said])
-    rounds = np.array([[one["trained"], one["round"], one["rounds"]] for one in said])
-    trained, ended = (rounds[:, :2] / rounds[:, 2:].clip(1)).T
-    left = np.where([one["state"] == "done" for one in said], 0.0, sizes * (1 - ended))
-    hours, done = seconds[~np.isnan(sizes)].sum() / 3600, np.nansum(sizes * trained)
-    speed = done / hours if hours and done else np.nan
+    frame, sizes = pd.DataFrame(said), pd.Series(counted, dtype=float)
+    rounds = frame.rounds.clip(lower=1)
+    left = (sizes * (1 - frame["round"] / rounds)).mask(frame.state == "done", 0.0)
+    hours, done = frame.seconds[sizes.notna()].sum() / 3600, (sizes * frame.trained / rounds).sum()
+    speed = done / hours if hours and done else math.nan
     lines = [
         (*run.entry.place, run.name, str(run.seed), _state(one), _number(size), _number(ahead))
         for run, one, size, ahead in zip(runs, said, sizes, left / speed, strict=True)
     ]
-    counts = Counter(one["state"] for one in said)
+    counts = Counter(frame.state)
     last = f"{len(runs)} runs: {', '.join(f'{n} {state}' for state, n in counts.items())}; "
-    total, least = np.nansum(left), "at least " * bool(np.isnan(left).any())
+    total, least = left.sum(), "at least " * bool(left.isna().any())
     last += f"{least}{_number(total)} PFLOP left" if total or not least else "PFLOP left: unknown"
     if speed > 0 and (total or not least):
         last += f", {least}{_number(total / speed / jobs)} hours of {jobs} processes at "

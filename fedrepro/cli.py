@@ -263,9 +263,10 @@ def sweep_command(
     notebook that fails is kept as ...failed.ipynb and named at the end; the exit status is then 1.
     With dask every worker needs this installation and the same folders."""
     from fedrepro import papers
-    from fedrepro.sweep import check_place, plan
+    from fedrepro.sweep import plan
 
-    check_place(on, scheduler)
+    need(on in ("local", "dask"), f"cannot run on {on!r}; choose from local, dask")
+    need(scheduler is None or on == "dask", "a scheduler is used with dask only; add --on dask")
     labels = {label for name in names for label in papers.load(name).labels}
     changed = changes_of(changes)
     common = {

@@ -50,8 +50,6 @@ TWICE = re.compile(r'<script[^>]*fontawesome[^>]*></script>|<link rel="preload" 
 PICTURE = re.compile(r'<img (alt="[^"]*_images/([0-9a-f]{64}\.png)")[^>]*>')
 FIGURE = '<figure class="interactive">'
 VEGA_LITE = "6.1"  # 6.4 says "undefined" of the point next to the pointer
-SCRIPTS = Path("book/_static/records")  # data of the page of runs
-MATHJAX = Path("book/_static/mathjax")
 # Pages load only this of MathJax: the script with all TeX extensions, and its fonts.
 MATHJAX_FILES = ("tex-chtml-full.js", "output/chtml/fonts/woff-v2/*.woff")
 OWN = Path("book/own")  # where a user's own notebooks go in the copy
@@ -142,10 +140,9 @@ def _generate(copy: Path, toc: dict[str, Any]) -> None:
     package = find_spec("sphinx-mathjax-offline")
     if package is None or package.origin is None:
         raise FedReproError("formulas need MathJax: pip install sphinx-mathjax-offline")
-    _copy_files(Path(package.origin).parent / "static" / "mathjax", MATHJAX_FILES, copy / MATHJAX)
-    write_scripts(copy / SCRIPTS, copy / RECORDED.parent)
-
-    (copy / GENERATED).mkdir(parents=True, exist_ok=True)
+    mathjax, static = Path(package.origin).parent / "static" / "mathjax", copy / "book" / "_static"
+    _copy_files(mathjax, MATHJAX_FILES, static / "mathjax")
+    write_scripts(static / "records", copy / RECORDED.parent)
     (copy / GENERATED / "verdict_rules.md").write_text(rules_markdown(), encoding="utf-8")
     for part in toc.get("parts", []):
         if part.get("caption") == METHODS_PART:
@@ -192,9 +189,7 @@ def _title(file: Path, given: dict[str, Any]) -> str:
 
 def _execute(pages: list[Path], folder: Path, meanwhile: Callable[[], None]) -> None:
     """Execute result notebooks in place; their kernels work in `folder`, which has the sources.
-    Answers to claims are computed once for all of them.
-
-    meanwhile: what this thread does at the same time."""
+    Answers to claims are computed once for all of them. meanwhile: what this thread does then."""
     with TemporaryDirectory() as shared, ThreadPoolExecutor(cores()) as pool:
         os.environ[ANSWERS] = shared  # kernels have it, too
         jobs = {pool.submit(papermill_complaint, page, page, {}, folder): page for page in pages}

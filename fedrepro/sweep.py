@@ -179,12 +179,6 @@ def stopping(notebooks: Collection[Future[Any]]) -> Iterator[None]:
         _ending.clear()
 
 
-def check_place(on: str, scheduler: str | None) -> None:
-    """FedReproError where no notebooks can be executed."""
-    need(on in ("local", "dask"), f"cannot run on {on!r}; choose from local, dask")
-    need(scheduler is None or on == "dask", "a scheduler is used with dask only; add --on dask")
-
-
 def usual_workers(jobs: Sequence[Job]) -> int:
     """The number of notebooks to execute at once: one per core if memory allows, because two
     processes with one thread are faster than one with two threads; on a GPU, one."""

@@ -15,7 +15,7 @@ from filelock import FileLock
 from typer.testing import CliRunner, Result
 
 from fedrepro import campaign, cli
-from fedrepro.base.files import CHECKOUT
+from fedrepro.base.files import CHECKOUT, LIST
 from fedrepro.base.progress import Silent
 from fedrepro.campaign import table
 from fedrepro.quantities.base import study
@@ -175,6 +175,6 @@ def test_a_wrong_list_is_one_line_before_anything_starts(tmp_path, change, compl
 
 
 def test_the_books_list_holds():
-    runs = campaign.read(campaign.LIST)
+    runs = campaign.read(LIST)
     first = next(r for r in runs if (r.entry.paper, r.entry.scale) == ("adcol", "paper"))
     assert (first.entry.experiment, first.row) == ("table-4", "SOLO")

@@ -134,9 +134,8 @@ def write_scripts(folder: Path, runs: Path) -> None:
         return
     files.make_folder(folder, "make room there")
     uses = _uses(packed, recorded(None, runs))
-    parts: dict[str, dict[str, dict[str, Any]]] = {"shared": {"protocols": {}, "data": {}}}
-    protocols, of_data = parts["shared"].values()
-    parts["shared"]["rules"] = dict(RULES)
+    shared: dict[str, dict[str, Any]] = {"protocols": {}, "data": {}, "rules": RULES}
+    parts = {"shared": shared}
     for run, line in packed.runs.items():
         config, data, curve = packed.config(run), packed.facts(run, "data"), packed.rows(run)
         scores = {
@@ -153,8 +152,8 @@ def write_scripts(folder: Path, runs: Path) -> None:
             "curve": list(metrics.accuracies(curve)["avg"].round(2).items()),
             "uses": uses[run],
         }
-        protocols[line["config"]["protocol"]] = config["protocol"]
-        of_data[line["data"]] = {key: data[key] for key in ("hashes", "standins")}
+        shared["protocols"][line["config"]["protocol"]] = config["protocol"]
+        shared["data"][line["data"]] = {key: data[key] for key in ("hashes", "standins")}
     for name, part in parts.items():
         text = json.dumps(part, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         (folder / f"{name}.js").write_text(f"recorded({text});\n", encoding="utf-8")

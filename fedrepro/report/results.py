@@ -93,16 +93,17 @@ class Kept(Study):
     def _read(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
         arms = {arm.label: arm for arm in self.arms(experiment)}
         results = []
-        for run, *place in self.scraps["runs"]:
-            if place[0] == experiment:
-                record, label = self._record_of(run), place[1]
-                if (arm := arms.get(label)) is None:  # no longer in the paper's file
-                    own = record.config["method"]
-                    arm = Arm(label, own["name"], own["fields"], self.protocol(), alternative=True)
-                tried = [(v, one) for one, *used, v in self.scraps["trials"] if used == place]
-                trials = {value: self._record_of(one) for value, one in tried}
-                past = short_hash(record.config) not in self.asked(experiment).get(label, ())
-                results.append(Result(arm, record, trials, past))
+        for run, name, label in self.scraps["runs"]:
+            if name != experiment:
+                continue
+            record = self._record_of(run)
+            if (arm := arms.get(label)) is None:  # no longer in the paper's file
+                own = record.config["method"]
+                arm = Arm(label, own["name"], own["fields"], self.protocol(), alternative=True)
+            tried = (one for one in self.scraps["trials"] if one[1:3] == [name, label])
+            trials = {value: self._record_of(one) for one, *_, value in tried}
+            past = short_hash(record.config) not in self.asked(experiment).get(label, ())
+            results.append(Result(arm, record, trials, past))
         ends = [end for used, *end in self.scraps["diverged"] if used == experiment]
         return results, [(arms[row], Diverged(*end)) for row, *end in ends if row in arms]
 

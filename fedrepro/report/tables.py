@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape, unescape
-from itertools import compress, product
+from itertools import product
 from string import ascii_lowercase
 from typing import Any
 
@@ -20,10 +20,8 @@ from fedrepro.report.verdicts import order
 
 Links = Mapping[tuple[str, str, str, str], str]
 Marks = Mapping[str, str]  # letters of caveats
-RANKS = ("rank_published", "rank_ours", "tau")  # of a cell with both numbers, at scale reduced
 NOTHING = "No run is recorded yet for this."
 FILED, APART = "authors’ file", "\u2260"
-RANKS_NOTE = "Ranks (1 is best) count the methods with both numbers."
 FILED_NOTE = (
     f"{FILED}: numbers from the public repository of the authors; {APART} if the printed number is "
     "not their rounding."
@@ -192,7 +190,6 @@ class Section:
         # Other domains than the paper's: its own columns would be empty.
         foreign = bool(ran - printed - {"avg"})
         self.columns = [c for c in columns if c in ran or not foreign]
-        left_out = ", ".join(c for c in columns if c not in self.columns)
         if foreign:  # an average over other domains is another number
             rows = [row | {"published": None, "published_std": None} for row in rows]
         self.cells = {(r["method"], r["column"]): r for r in rows if r["column"] in self.columns}
@@ -200,15 +197,19 @@ class Section:
         self.methods = sorted({method for method, _ in self.cells}, key=names.index)
         self.standins = {row["column"] for row in rows if row["standin"]}
         self.bare = all(pd.isna(cell["published"]) for cell in self.cells.values())
-        filed = any(pd.notna(cell["authors"]) for cell in self.cells.values())
-        self.filed = filed and not self.bare
+        self.filed = not self.bare and any(pd.notna(c["authors"]) for c in self.cells.values())
         self.statement = _STATEMENTS.get(scale, "not run: printed numbers only")
-        foreign_note = f"Other domains than the paper's, whose columns are left out: {left_out}."
-        notes = foreign_note, RANKS_NOTE, FILED_NOTE
-        holds = left_out, scale == "reduced" and not self.bare, self.filed
-        self.notes = list(compress(notes, holds))
-        for row in order(pd.DataFrame(self.cells.values())).to_dict("records") if holds[1] else ():
-            self.cells[row["method"], row["column"]] |= {key: row[key] for key in RANKS}
+        self.notes = []
+        if left_out := ", ".join(c for c in columns if c not in self.columns):
+            said = "Other domains than the paper's, whose columns are left out"
+            self.notes.append(f"{said}: {left_out}.")
+        if scale == "reduced" and not self.bare:
+            self.notes.append("Ranks (1 is best) count the methods with both numbers.")
+            for row in order(pd.DataFrame(self.cells.values())).to_dict("records"):
+                ranks = {key: row[key] for key in ("rank_published", "rank_ours", "tau")}
+                self.cells[row["method"], row["column"]] |= ranks
+        if self.filed:
+            self.notes.append(FILED_NOTE)
 
     def unit(self, column: str) -> str:
         return next(str(cell["unit"]) for (_, c), cell in self.cells.items() if c == column)
