@@ -285,10 +285,11 @@ class _Told(Progress):
     """Writes a worker's rounds into the run's status, and receives the signal to stop."""
 
     def __init__(self, path: Path) -> None:
-        known = files.read_json(path) if path.exists() else {}
+        known = NOTHING | (files.read_json(path) if path.exists() else {})
         me = psutil.Process()
         self.path, self.stopping = path, False
-        self.said = {key: known.get(key, value) for key, value in NOTHING.items()}
+        self.trained, self._seconds = known["trained"], known["seconds"]
+        self.said = {key: known[key] for key in NOTHING}
         self.say(state="under way", process=[me.pid, me.create_time()])
 
     def say(self, **facts: Any) -> None:
@@ -302,13 +303,12 @@ class _Told(Progress):
             raise KeyboardInterrupt
 
     def start(self, label: str, total: int, done: int) -> None:
-        self.since = time.monotonic()
+        super().start(label, total, done)
         self.say(round=done, rounds=total)
 
     def round(self, number: int, accuracy: float) -> None:
-        spent, self.since = time.monotonic() - self.since, time.monotonic()
-        trained, seconds = self.said["trained"] + 1, self.said["seconds"] + spent
-        self.say(round=number, trained=trained, seconds=seconds)
+        super().round(number, accuracy)
+        self.say(round=number, trained=self.trained, seconds=self._seconds)
         if self.stopping:  # the first one was caught by other code
             raise KeyboardInterrupt
 

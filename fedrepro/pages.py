@@ -23,10 +23,11 @@ import scrapbook
 import yaml
 from PIL import Image
 
-from fedrepro import papers
+from fedrepro import methods, papers
 from fedrepro.base.errors import FedReproError, need, one_line
-from fedrepro.base.files import ANSWERS, CHECKOUT, CLONE
-from fedrepro.report.book import write_pages, write_scripts
+from fedrepro.base.files import ANSWERS, CHECKOUT, CLONE, make_folder
+from fedrepro.report.book import page as method_page
+from fedrepro.report.book import write_scripts
 from fedrepro.report.claim_views import PICTURE as CLAIMS_PICTURE
 from fedrepro.report.picture import LIVE
 from fedrepro.report.printout import MEANS, over_seeds
@@ -146,8 +147,11 @@ def _generate(copy: Path, toc: dict[str, Any]) -> None:
     (copy / GENERATED / "verdict_rules.md").write_text(rules_markdown(), encoding="utf-8")
     for part in toc.get("parts", []):
         if part.get("caption") == METHODS_PART:
-            names = write_pages(copy / GENERATED / "methods")
-            part["chapters"] = [{"file": f"{GENERATED.as_posix()}/methods/{n}"} for n in names]
+            folder, part["chapters"] = GENERATED / "methods", []
+            make_folder(copy / folder, "make room there")
+            for name in methods.names():
+                (copy / folder / f"{name}.md").write_text(method_page(name), encoding="utf-8")
+                part["chapters"].append({"file": f"{folder.as_posix()}/{name}"})
 
 
 def _main_claims(copy: Path) -> None:

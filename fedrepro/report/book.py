@@ -45,14 +45,6 @@ PROTOCOL = {
 # A page per method.
 
 
-def write_pages(folder: Path) -> list[str]:
-    """Write `<name>.md` for every known method. Returns the names, sorted."""
-    files.make_folder(folder, "make room there")
-    for name in methods.names():
-        (folder / f"{name}.md").write_text(page(name), encoding="utf-8")
-    return list(methods.names())
-
-
 def page(name: str) -> str:
     """A method's page as Markdown."""
     cls, fields, left_open = methods.get(name), [], []

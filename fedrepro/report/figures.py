@@ -18,7 +18,6 @@ from fedrepro.report.tables import AXES, number, sections
 
 Along = Literal["round", "bytes"]
 ACCURACY = "mean test accuracy (%)"
-PAIR = r"^(\w+)=([-+.\de]+), *(\w+)=([-+.\de]+)$"
 MOVES = {-1: ("-", shared.COLOURS[0]), 0: (":", shared.PAPER), 1: ("--", shared.COLOURS[1])}
 BARS: dict[str, Any] = {"linestyle": "none", "markersize": 5.5, "capsize": 2.5}
 THEIRS = {"color": shared.PAPER, "marker": "s", "mfc": "white", "label": "paper, mean ± std"}
@@ -120,12 +119,11 @@ def heat_map(frame: pd.DataFrame, printed: Printed = None) -> Picture:
     """Mean accuracy over a grid of two settings. frame: label (``mu=0.1, delta=0.2``, the first
     goes upwards), seed, value. printed: the paper's numbers by label, in a second line."""
     means = frame.groupby("label").value.mean()
-    found = means.index.str.extract(PAIR)
     theirs = {k: f"\n(paper {number(v, 'percent')})" for k, v in (printed or {}).items()}
     texts = [number(mean, "percent") + theirs.get(k, "") for k, mean in means.items()]
-    down, across = found.loc[0, [0, 2]]
-    places = found[[1, 3]].astype(float).set_axis([down, across], axis=1)
-    places = places.assign(value=means.to_numpy(), text=texts)
+    settings = [dict(part.split("=") for part in label.split(", ")) for label in means.index]
+    places = pd.DataFrame(settings).astype(float).assign(value=means.to_numpy(), text=texts)
+    down, across, *_ = places
     whole = places.pivot(index=down, columns=across).iloc[::-1]
     table = whole["value"].rename(index="{:g}".format, columns="{:g}".format)
     figure, ax = shared.single(1.2 + 0.75 * len(table))

@@ -67,14 +67,14 @@ def runs(found: Results) -> pd.DataFrame:
     """Train or read every run, one per row; above them one line for each that diverged."""
     rows: dict[str, dict[str, Any]] = {}
     for *_, result in found.runs():
-        curve = result.record.curve
+        curve, last = result.record.curve, result.curve().iloc[-1]
         rows[result.record.run_id] = rows.get(result.record.run_id) or {
             "run": result.label,
             "method": result.record.config["method"]["name"],
             "rounds": int(curve["round"].max()),
-            "accuracy (%)": round(metrics.scores(curve, "last")["avg"], 2),
+            "accuracy (%)": round(last["avg"], 2),
             "seconds": round(float(metrics.seconds(curve).sum()), 1),
-            "MB per client": _megabytes(result),
+            "MB per client": round(last["bytes"] / 1e6, 3),
         }
     ended: dict[str, list[str]] = {}
     for one, name in ((one, name) for one, names in found.studies for name in names):
@@ -85,17 +85,11 @@ def runs(found: Results) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("run id")
 
 
-def _megabytes(result: Result) -> float:
-    return round(float(result.curve()["bytes"].iloc[-1]) / 1e6, 3)
-
-
 def scoreboard(results: Sequence[Result]) -> pd.DataFrame:
     """Accuracy in percent after the last round by domain, and one client's traffic, by run."""
-    rows = {
-        one.label: metrics.scores(one.record.curve, "last") | {"MB per client": _megabytes(one)}
-        for one in results
-    }
-    return pd.DataFrame.from_dict(rows, orient="index").round(2)
+    table = pd.DataFrame({one.label: one.curve().iloc[-1] for one in results}).T
+    table["MB per client"] = table.pop("bytes") / 1e6
+    return table.round(2)
 
 
 def main(found: Results) -> str:
