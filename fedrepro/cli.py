@@ -68,13 +68,13 @@ def _say(line: str) -> None:
     typer.echo(" ".join(line.split()), err=True)
 
 
-def _split(words: str | Sequence[str] | None, known: Collection[str] = ()) -> list[str] | None:
+def _split(words: Sequence[str] | None, known: Collection[str] = ()) -> list[str] | None:
     """Names separated by semicolons if there is one, else commas, which known names and a folder's
     path may contain."""
     if words is None:
         return None
     found = []
-    for word in [words] if isinstance(words, str) else words:
+    for word in words:
         place = word.partition(":")[2]  # of a folder
         whole = word in known or (place and Path(place).expanduser().is_dir())
         parts = [word] if whole else word.split(";" if ";" in word else ",")

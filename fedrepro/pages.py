@@ -303,10 +303,9 @@ def _finish(built: Path) -> None:
         page.write_text(text, encoding="utf-8")
         live = live or FIGURE in text
     if live:
-        try:
-            from vl_convert import javascript_bundle
-        except ImportError:
-            raise FedReproError("figures need Vega: pip install vl-convert-python") from None
+        need(find_spec("vl_convert"), "figures need Vega: pip install vl-convert-python")
+        from vl_convert import javascript_bundle
+
         script = javascript_bundle(vl_version=VEGA_LITE)  # type: ignore[call-arg]
         script = f"(() => {{{script}}})();\n"  # its names are not the page's
         (built / "_static" / "vega.js").write_text(script, encoding="utf-8")

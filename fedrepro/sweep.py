@@ -14,12 +14,14 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_complete
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import chain, product, repeat
 from pathlib import Path
 from typing import Any, Literal
 
 import nbformat
 import psutil
+from filelock import FileLock, Timeout
 
 from fedrepro.base.errors import FedReproError, need, one_line
 from fedrepro.base.files import CHECKOUT, CLONE, LOAD, TRACK, check_runs, loaded, make_folder
@@ -192,20 +194,15 @@ def usual_workers(jobs: Sequence[Job]) -> int:
 
 @contextlib.contextmanager
 def _dask(workers: int, scheduler: str | None) -> Iterator[Executor]:
-    try:
-        dask = import_module("distributed")
-    except ImportError:
-        raise FedReproError(
-            "dask.distributed is not installed: pip install 'fedrepro[cluster]', or use --on local"
-        ) from None
+    lacking = "dask.distributed is not installed"
+    need(find_spec("distributed"), f"{lacking}: pip install 'fedrepro[cluster]', or use --on local")
+    dask = import_module("distributed")
     one_each = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
     try:
         client = dask.Client(scheduler, timeout=10, **(one_each if scheduler is None else {}))
     except (OSError, ValueError) as error:
-        place = scheduler or "this machine"
-        raise FedReproError(
-            f"no dask scheduler at {place} ({one_line(error)}); start one or correct --scheduler"
-        ) from None
+        told = f"no dask scheduler at {scheduler or 'this machine'} ({one_line(error)})"
+        raise FedReproError(f"{told}; start one or correct --scheduler") from None
     with client:
         yield client.get_executor(pure=False)
 
@@ -218,8 +215,6 @@ def cores() -> int:
 def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) -> Outcome:
     """Execute one notebook and move it to its place. carried: environment variables from where the
     sweep began, which may be another machine."""
-    from filelock import FileLock, Timeout
-
     from fedrepro.report.results import finished
 
     started = time.monotonic()
