@@ -146,18 +146,17 @@ def fetch(name: str, root: Path | str | None = None) -> str:
             wrong = f"{row.note}. " if row.present else ""
             return f"{wrong}{manual} The data root is {folder}."
         return f"{row.source} present" + (f" ({row.note}). {manual}" if row.note else "")
-    places = [folder / place for place in collection.places]
-    new = [entry for entry in wanted if not any(_is_good(entry, place, name) for place in places)]
+    found = manifest.search(collection, name, collection.sources[0], folder)
+    new = [entry for entry in wanted if not _is_good(found, entry.role)]
     for entry in new:
-        _download(entry, places[0], name)
+        _download(entry, folder / collection.places[0], name)
     return f"{len(new)} files downloaded, {len(wanted) - len(new)} already there"
 
 
-def _is_good(entry: FileEntry, folder: Path, domain: str) -> bool:
-    """Whether a file is there and has the right hash."""
-    path = folder / entry.names[0]
-    with suppress(FedReproError):
-        return path.is_file() and bool(verify_file(entry, path, domain))
+def _is_good(found: manifest.Located, role: str) -> bool:
+    """Whether a role's file is there, packed or unpacked, and has the right hash."""
+    with suppress(FedReproError, KeyError):
+        return bool(verify_file(found.entries[role], found.files[role], found.domain))
     return False
 
 

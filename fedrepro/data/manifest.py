@@ -147,7 +147,7 @@ class Located:
         return self.collection.classes_of(self.domain)
 
 
-def _search(collection: Collection, domain: str, source: Source, root: Path) -> Located:
+def search(collection: Collection, domain: str, source: Source, root: Path) -> Located:
     """Look for each role of a source in the places of its collection."""
     found: dict[str, Path] = {}
     wanted: dict[str, FileEntry] = {}  # the first of a role, or the one that was found
@@ -190,7 +190,7 @@ def collection_of(domain: str) -> Collection:
 def locate(domain: str, root: Path) -> Located:
     """The first complete source under root, else the one with the most files found."""
     collection = collection_of(domain)
-    found = [_search(collection, domain, source, root) for source in collection.sources]
+    found = [search(collection, domain, source, root) for source in collection.sources]
     # max keeps the first of equals, so that with nothing present the full release is named
     return max(found, key=lambda one: len(one.files) if one.missing else 1000)
 

@@ -1,5 +1,6 @@
 """The manifest, finding files, hashes, status, and fetching from a server of the test's own."""
 
+import gzip
 import hashlib
 import os
 import threading
@@ -165,6 +166,20 @@ def test_fetch_gets_only_what_is_missing_or_wrong(tiny_mnist, server):
     assert sorted(name for name, _ in server.requests) == ["t10k-labels-idx1-ubyte.gz", IMAGES]
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == tiny_mnist.contents
     assert fetch("mnist", tiny_mnist.root) == "0 files downloaded, 4 already there"
+
+
+def test_fetch_takes_an_unpacked_file_for_the_packed_one(tiny_mnist, server, known):
+    (source,), packed = known["mnist"].sources, tiny_mnist.root / "mnist" / IMAGES
+    plain = put(packed.with_suffix(""), gzip.decompress(packed.read_bytes()))
+    entry = next(e for e in source.files if e.names == (IMAGES,))
+    other = {"names": (plain.name,), "hash": f"sha256:{file_hash(plain)}", "mirror": ""}
+    files = (*source.files, entry.model_copy(update=other))
+    source = source.model_copy(update={"files": files})
+    known["mnist"] = known["mnist"].model_copy(update={"sources": (source,)})
+    packed.unlink()
+    assert fetch("mnist", tiny_mnist.root) == "0 files downloaded, 4 already there"
+    plain.write_bytes(b"cut")
+    assert fetch("mnist", tiny_mnist.root) == "1 files downloaded, 3 already there"
 
 
 def test_fetch_makes_the_root_tries_again_and_keeps_no_wrong_bytes(server, tmp_path):
