@@ -205,7 +205,8 @@ def _images(data: DataSpec, known: Iterable[Record]) -> int | None:
         return sum(int(stated[domain]) * number for domain, number in clients.items())
     if allocation.rule == "dirichlet" and data.split == "official":
         totals = [collection_of(domain).sources[0].totals for domain in domains]
-        return sum(total[0][0] for total in totals) if all(totals) else None
+        share = each if isinstance(each, float) else 1.0  # of each client's images
+        return round(share * sum(total[0][0] for total in totals)) if all(totals) else None
     for record in known:
         other = record.protocol.data
         same = other.dataset, other.split, other.validation

@@ -347,3 +347,5 @@ def test_all_images_are_estimated_from_a_run_on_a_quarter_of_them():
 def test_label_skew_divides_all_images_of_the_release():
     (arm,) = [a for a in papers.load("adcol").arms("table-12") if a.label == "FedAvg"]
     assert pflop_unread(arm.protocol, []) == pflop(arm.protocol, 50_000, 10, 32)
+    tenth = arm.protocol.changed(**{"data.allocation.per_client": 0.1})
+    assert pflop_unread(tenth, []) == pflop(tenth, 5_000, 10, 32)

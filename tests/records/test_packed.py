@@ -50,8 +50,10 @@ def test_a_packed_run_is_found_with_all_but_its_features(tmp_path):
     gap = light(whole).value[kept := whole_curve.split == "validation"] - whole_curve.value[kept]
     assert len(gap) and not gap.any()
     vars(whole)["curve"] = pd.concat([whole_curve.assign(round=n) for n in range(1, 121)])
-    terms = light(whole).query("measure == 'term'")["round"]  # of 120 rounds
-    assert {1, 120} < {*terms} and terms.nunique() == 51
+    thinned = light(whole).groupby(["measure", "split"])["round"].unique()  # of 120 rounds
+    for loss in (("term", "train"), ("loss", "test")):
+        assert {1, 120} < {*thinned[loss]} and len(thinned[loss]) == 51
+    assert len(thinned["accuracy", "test"]) == len(thinned["loss", "validation"]) == 120
     assert found.measured("size") == {"clients": 3} and found.probes == ["size"]
     assert {r.run_id for r in toys.records(tmp_path)} == {whole.run_id, drawn.run_id}
     points = run(tmp_path, 1).points
