@@ -187,6 +187,8 @@ class Section:
             held, key=lambda c: (bool(ran) and c not in ran, c == "avg", names.index(c))
         )
         printed = {row["column"] for row in rows if pd.notna(row["published"])}
+        if "avg" in ran - printed and len(ran) == 2:  # of one column
+            columns.remove("avg")
         # Other domains than the paper's: its own columns would be empty.
         foreign = bool(ran - printed - {"avg"})
         self.columns = [c for c in columns if c in ran or not foreign]

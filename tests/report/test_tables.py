@@ -120,6 +120,14 @@ def test_reduced_shows_ranks_and_no_verdict_on_numbers():
     assert re.search(r"^FedBN +94\.1 ± 0\.8 +75\.0 \(one run\) +2 +1$", text, re.M)
 
 
+def test_an_average_of_one_column_is_not_shown():
+    values = {("ADCOL", column): [26.0] for column in ("cifar10", "avg")}
+    frame = build_table(ADCOL, "table-12", rows(values, dataset="cifar10", scale="reduced"))
+    html = tables.beside_table(frame).html
+    assert row_of(html, "ADCOL")[1:3] == ["79.2 ± 4.7", "26.0 (one run)"]
+    assert "avg" not in html and "Per domain" not in html
+
+
 def test_smoke_says_that_it_is_no_result():
     values = {("ADCOL", "mini-font"): [9.0], ("ADCOL", "avg"): [10.0]}
     frame = table(values, dataset="minidigits", scale="smoke")
