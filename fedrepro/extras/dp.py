@@ -54,6 +54,7 @@ def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> f
 
 
 def spent(noise: float, delta: float, rate: float, steps: int) -> float:
+    """The epsilon of this many steps."""
     from opacus.accountants import RDPAccountant
 
     accountant = RDPAccountant()

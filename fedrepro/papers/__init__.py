@@ -67,14 +67,18 @@ def read_paper(path: Path) -> Paper:
     authors = path.with_name(f"{path.stem}.authors.yaml")
     if authors.exists():
         raw["filed"] = _read_yaml(authors)
-    tables = {table.get("id") for table in raw.get("tables", ())}
-    for experiment in raw.get("experiments", ()):
-        if experiment.get("id") in tables:
-            experiment.setdefault("table", experiment["id"])
     try:
-        return Paper.model_validate(raw)
+        paper = Paper.model_validate(raw)
     except ValidationError as error:
         raise FedReproError(f"{path.name}, {first_mistake(error)}") from None
+    tables = {table.id for table in paper.tables}
+    shown = tuple(
+        e.model_copy(update={"table": e.id})
+        if e.id in tables and "table" not in e.model_fields_set
+        else e
+        for e in paper.experiments
+    )
+    return paper.model_copy(update={"experiments": shown})
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

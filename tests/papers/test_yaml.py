@@ -67,6 +67,7 @@ def broken(folder: Path, old: str, new: str) -> Path:
 BATCH = "    batch_size: {value: 64,"
 MISTAKES = [
     ("short: ADCOL", "short: [ADCOL", "adcol.yaml is not readable YAML"),
+    ("\nexperiments:\n", "\nexperiments:\n  - table-1\n", "adcol.yaml, experiments"),
     ("    rounds: {value: 100,", "    rounds: {values: 100,", "adcol.yaml, .*rounds"),
     (f'{BATCH} source: "paper, Sec. 5.1", status', f"{BATCH} status", r"batch_size\.source"),
     ("status: stated", "status: rumoured", "'stated', 'code', 'inferred' or 'decided'"),

@@ -10,7 +10,7 @@ from scipy import stats
 from fedrepro import papers
 from fedrepro.report import leaderboard
 from fedrepro.report.picture import Picture
-from fedrepro.report.results import Results
+from fedrepro.report.results import Results, recorded
 from tests.data.made import one_line
 from tests.report.made import Made
 from tests.report.test_tables import row_of
@@ -113,6 +113,8 @@ def test_the_tables_of_one_and_of_all_data_sets():
     assert "FedAvg: ADCOL 1.0, FedAvg 3.0." in leaderboard.in_short(found(), "methods", "page")
     agreement = leaderboard.agreement(found(), "methods")
     assert {"ADCOL", "FedPall", "I2PFL", "FedAPC"} == set(agreement.loc[OFFICE].index.levels[0])
+    frozen = leaderboard.agreement(recorded("common"), "frozen")  # two data sets are not printed
+    assert frozen.methods.dtype == int
     figure = leaderboard.figure(found(), "methods", "office10")
     labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
     assert isinstance(figure, Picture) and labels == ["ADCOL", "FedBN", "FedAvg", "FedProx"]
