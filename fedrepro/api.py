@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedrepro.base.errors import need
 from fedrepro.base.files import RUNS
 from fedrepro.base.progress import Progress, Tracker
 from fedrepro.base.progress import progress as default_progress
@@ -111,6 +112,7 @@ def compare(
     interval of `avg` (Student's t over seeds; NaN with one seed). The rest as in `run`."""
     methods = [methods] if isinstance(methods, str) else list(methods)
     seeds = [seeds] if isinstance(seeds, int) else list(dict.fromkeys(seeds))
+    need(methods and seeds, "compare needs at least one method and one seed")
     protocol = study(paper, dataset, scale, changes=changes or {}, only=methods).protocol()
     shown, rows = progress or default_progress(own=True), {}
     shown.plan({f"{method} {seed}": protocol.rounds for method in methods for seed in seeds})

@@ -10,7 +10,7 @@ import pandas as pd
 from scipy.special import stdtr, stdtrit  # scipy.stats takes a second to import
 from torch import Tensor
 
-from fedrepro.base.errors import need, one_of
+from fedrepro.base.errors import FedReproError, need, one_of
 from fedrepro.base.protocol import EarlyStop
 
 CURVE_COLUMNS = ("round", "measure", "subject", "domain", "split", "value")
@@ -173,8 +173,12 @@ def seconds(curve: pd.DataFrame) -> "pd.Series[float]":
 def logged(
     number: int, measure: str, values: Mapping[str, float], domain: str = "", split: str = ""
 ) -> list[Row]:
-    """Rows of values by subject."""
-    return [(number, measure, name, domain, split, float(value)) for name, value in values.items()]
+    """Rows of values by subject. FedReproError: one is not a number."""
+    try:
+        return [(number, measure, n, domain, split, float(value)) for n, value in values.items()]
+    except (TypeError, ValueError, RuntimeError):
+        named = ", ".join(values)
+        raise FedReproError(f"logged {measure} values must be numbers: {named}") from None
 
 
 class Test(NamedTuple):

@@ -126,7 +126,7 @@ class Training:
         jobs = [self._job(c, down, number) for c, down in zip(chosen, downs, strict=True)]
         terms: dict[str, dict[str, float]] = {client.data.name: {} for client in chosen}
 
-        if phases := method.personal_phases(self.protocol):  # of a second network, never sent
+        if phases := checked(method.personal_phases, self.protocol):  # of a second network
             twins = [j.apart("twin", phases, c.twin) for j, c in zip(jobs, chosen, strict=True)]
             for i, trained in self._train(twins):
                 chosen[i].twin = trained.state
@@ -225,7 +225,7 @@ class Training:
             state=client.personal(self.server.model),
             samples=client.data.train,
             received=message | memory,
-            phases=self.method.phases(self.protocol),
+            phases=checked(self.method.phases, self.protocol),
             optimizer=client.optimizer,
         )
 
@@ -372,6 +372,15 @@ def returned(hook: Callable[..., Any], *given: Any, nested: bool = False) -> dic
     need(isinstance(found, Mapping), f"{name} must return a dict, not {kind}; correct it")
     must_be_tensors(found, name, nested)
     return dict(found)
+
+
+def checked(hook: Callable[[Protocol], Sequence[Phase]], protocol: Protocol) -> Sequence[Phase]:
+    """The phases that a method's function returns. FedReproError: it returns something else."""
+    found = hook(protocol)
+    right = isinstance(found, Sequence) and all(isinstance(one, Phase) for one in found)
+    name = getattr(hook, "__qualname__", "a function of the method")
+    need(right, f"{name} must return a tuple of phases, such as (Phase('local', 1),); correct it")
+    return found
 
 
 def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from fedrepro.base.protocol import EarlyStop
 from fedrepro.federated import metrics
 from fedrepro.federated.clients import participants, turns_of
 from fedrepro.federated.metrics import Curve
-from fedrepro.methods.base import Method
+from fedrepro.methods.base import Method, Phase
 from fedrepro.methods.ditto import Ditto
 from fedrepro.methods.server import under
 from fedrepro.records.store import FileCheckpoint
@@ -81,6 +81,9 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
     says = {"upload": (lambda _: None, "must return a dict, not NoneType")}
     says |= {"download": (lambda *_: {"own": 3}, "own must be a tensor, not int")}
     says |= {"weights": (lambda *_: [1.0], "weights must return one weight per client")}
+    says |= {"phases": (lambda _: Phase("local", 1), "must return a tuple of phases")}
+    log = lambda server, _: server.log.update(drift="large")  # noqa: E731
+    says |= {"server_step": (log, "logged server values must be numbers: drift")}
     for hook, (wrong, said) in says.items():
         object.__setattr__((training := start()).method, hook, wrong)
         with pytest.raises(FedReproError, match=said):
