@@ -51,7 +51,7 @@ TABLES = "[...document.querySelectorAll('.jp-OutputArea table')].map(t => t.inne
 def lab(tmp_path):
     """The address of a JupyterLab with the notebook in it, without the user's own settings."""
     notebook = (CHECKOUT / "notebooks" / "quickstart.ipynb").read_text()
-    for given, here in (("rounds: int = 8", "rounds: int = 4"),
+    for given, here in (("rounds: int = 40", "rounds: int = 4"),
                         ("runs_dir: str = None", "runs_dir: str = 'runs'")):  # fmt: skip
         assert given in notebook
         notebook = notebook.replace(given, here)
