@@ -5,21 +5,20 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from html import escape
 
 import nbformat
 import pandas as pd
-from matplotlib.transforms import blended_transform_factory
 
 from fedrepro import papers
 from fedrepro.base.files import CHECKOUT
 from fedrepro.papers import Paper
-from fedrepro.report import views
+from fedrepro.report import figures, views
 from fedrepro.report.claims import Answer, Part, Word, of_recorded
 from fedrepro.report.comparison import LEVEL
 from fedrepro.report.leaderboard import in_short
-from fedrepro.report.picture import OURS, PAPER, SMALL, Picture, label_axes, single
+from fedrepro.report.picture import Picture
 from fedrepro.report.results import FLAT, Results, recorded
 from fedrepro.report.tables import MINUS, Html, badge, folded, prose, styled
 from fedrepro.report.text import dataset_name, markdown
@@ -27,6 +26,7 @@ from fedrepro.report.text import dataset_name, markdown
 CLAIMS = "claims.html"  # the page of all claims, for the other pages of results
 PICTURE = "main-claims.png"
 UNITS = {"factor": " times", "percent": "", "as named in the row": ""}
+COLUMNS = ("answer", "paper", "claim", "scale", "data set", "printed", "ours")
 HEAD = ["where", "answer", "our lead, and the printed one"]
 RULES: tuple[tuple[Word, str], ...] = (
     ("holds", f"every difference is above the margin, one-sided p < {LEVEL:g} each"),
@@ -40,7 +40,8 @@ RULES: tuple[tuple[Word, str], ...] = (
 
 NOTES = (
     "What is tested is the comparison that a claim's sentence names. Accuracies, leads and ratios "
-    "in it are the printed ones, unless it calls them a bound.",
+    "in it are the printed ones, unless it calls them a bound. Second readings of a method, which "
+    "have no row in the paper's table, are not among the rivals.",
     "A difference has two errors, added in variance. The first is the spread of the paired "
     "differences over seeds, pooled over the comparisons of the claim on one data set and scale. "
     "K differences of n seeds each, all to one common row, correlate by one half: their pooled "
@@ -48,8 +49,8 @@ NOTES = (
     "The second is that of the test images, which all seeds share: from the recorded predictions, "
     "image by image, by the seeds that kept them; where a row kept none, p(1-p)/N of each, as if "
     "each had its own images. Leakage, counts and ratios have the first error alone.",
-    "The answer stands with its scale. At scale reduced it is about a small network, fewer rounds "
-    "and the weights of the protocol page, not about the paper's own run.",
+    "The answer stands with its scale. At scale reduced it is about a small network, mostly less "
+    "training and the weights of the protocol page, not about the paper's own run.",
     "One seed answers nothing, also beside comparisons with more. One seed at scale paper, or a "
     "table there that lacks rows, stands beside the answer of scale reduced, with the spread of "
     "scale reduced.",
@@ -130,7 +131,7 @@ def _brief(paper: Paper, one: Answer) -> Iterator[str]:
         printed, ours = _words(paper, part)
         said = f"{dataset_name(part.dataset)}, {part.scale}: {ours}"
         outside = ", outside our interval" * bool(part.outside)
-        said += f" (printed {printed}{outside})" * bool(printed)
+        said += f"; printed {printed}{outside}" * bool(printed)
         if (rest := part.weakest.rest) is not None:
             said += "; without the stand-in " + f"{rest:+.1f}".replace("-", MINUS)
         yield f"{badge(part.verdict)} " * bool(one.parts[1:]) + escape(said)
@@ -277,15 +278,21 @@ def _words(paper: Paper, part: Part) -> tuple[str, str]:
     ours += "; still rising" * bool(part.rising)
     ours += "; earlier settings" * bool(part.past)
     if larger is not None:
-        ours += f"; scale {larger.scale}, {larger.weakest.runs}: {value(larger.weakest.mean)}"
-        ours += over + larger.weakest.other
+        run = larger.weakest
+        ours += f"; scale {larger.scale}, {run.runs}: {value(run.mean)}{over}{run.other}"
+        if run.printed is not None and run.other != least.other:
+            ours += f", where {value(run.printed)} is printed"
     return "" if least.printed is None else value(least.printed) + unit, ours
 
 
+def every() -> list[tuple[Paper, Answer]]:
+    """Every claim of every paper, answered."""
+    return [(papers.load(name), one) for name in papers.names() for one in of_recorded(name)]
+
+
 def main() -> list[tuple[Paper, Answer]]:
-    """Every main claim of every paper, answered."""
-    found = [(papers.load(name), one) for name in papers.names() for one in of_recorded(name)]
-    return [(paper, one) for paper, one in found if one.claim.main]
+    """The main ones."""
+    return [(paper, one) for paper, one in every() if one.claim.main]
 
 
 def _rows() -> list[tuple[str, Part | None]]:
@@ -299,89 +306,58 @@ def _rows() -> list[tuple[str, Part | None]]:
 
 
 def drawn() -> Picture:
-    """The leads. Hollow: rising curves, or rows of earlier settings."""
-    rows = _rows()
-    figure, ax = single(1.1 + 0.23 * len(rows))
-    for place, (name, part) in enumerate(rows):
-        if part is None:
-            at = blended_transform_factory(figure.transFigure, ax.transData)
-            text = ax.text(0.015, place, name, transform=at, va="center", size=SMALL, zorder=3)
-            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
-            text.set_in_layout(False)
-            continue
-        least = part.weakest
-        if least.printed is not None:
-            ax.plot(least.printed, place, "D", color=PAPER, markersize=8)
-        ax.hlines(place, *least.between(), color=OURS, linewidth=2)
-        ax.plot(least.mean, place, "o", color=OURS, mfc=OURS if part.settled else "white")
-    ax.plot([], [], "o-", color=OURS, label="ours, 95 %")
-    ax.plot([], [], "o", color=OURS, mfc="white", label="still rising, or earlier settings")
-    ax.plot([], [], "D", color=PAPER, markersize=8, label="printed")
-    ax.axvline(0, color=PAPER, linewidth=1)
-    places = [place for place, (_, part) in enumerate(rows) if part]
-    ax.set_yticks(places, [rows[place][0] for place in places])
-    ax.tick_params(axis="y", length=0)
-    ax.set_ylim(len(rows) - 0.5, -0.7)
-    label_axes(ax, "lead over the rival, in points", grid="x")
-    handles = ax.get_legend_handles_labels()
-    figure.legend(*handles, loc="outside upper center", ncols=3, fontsize=SMALL, frameon=False)
-    figure.caption = caption()
-    return figure
-
-
-def caption() -> str:
-    """The picture in words."""
-    found = [part for _, part in _rows() if part is not None]
-    intervals = [part.weakest.between() for part in found]
-    above, below = sum(low > 0 for low, _ in intervals), sum(high < 0 for _, high in intervals)
-    return (
-        f"Main claims on their data sets, {len(found)} rows: our lead over the rival that supports "
-        f"the claim least, with its 95 % interval, beside the printed lead, in points. Ours is "
-        f"above 0 in {above}, below 0 in {below}, not told from 0 in "
-        f"{len(found) - above - below}; in {sum(bool(part.rising) for part in found)} the "
-        "curves still rise"
-    )
+    """The main claims' leads."""
+    return figures.leads(_rows())
 
 
 def main_claims(page: str, pictures: str) -> str:
-    """The papers' main claims in Markdown: one row each, for the data set that supports it least,
-    their picture, and the order under the common protocol. page: the address of all claims, beside
-    the common protocol's; pictures: a folder."""
-    head = ("paper", "claim", "answer", "scale", "data set", "printed", "ours")
-    rows = []
-    for paper, one in main():
-        found = ("", "", "", "not run")
-        if every := leads(one.parts):
-            part = max(every, key=lambda part: part.weakest.weakness)
-            scale = part.scale + ", counted" * all(d.exact for d in part.differences)
-            found = (scale, dataset_name(part.dataset), *_words(paper, part))
-        rows.append((paper.short, one.claim.main, _link(page, one, one.verdict), *found))
+    """In Markdown: the claims that are decided, then the main ones that are open, one row each for
+    the data set that supports it least; a picture of the main ones, and the order under the common
+    protocol. page: the address of all claims, beside the common protocol's; pictures: a folder."""
+    words = {word: place for place, (word, _) in enumerate(RULES)}
+    found = sorted(every(), key=lambda pair: words[pair[1].verdict])
+    decided = [(paper, one) for paper, one in found if one.verdict != "open"]
+    left = [(paper, one) for paper, one in main() if one.verdict == "open"]
+    tables = [
+        f"**{name}**\n\n{markdown(COLUMNS, [_row(page, *pair) for pair in own])}"
+        for name, own in (("Decided", decided), ("Main claims that are open", left))
+        if own
+    ]
+    picture = f"![{drawn().caption}]({pictures}/{PICTURE})\n"
     order = in_short(recorded("common"), "methods", page.replace("claims", "common"))
-    picture = f"![{caption()}]({pictures}/{PICTURE})\n"
-    return f"{totals(page)}\n\n{markdown(head, rows)}\n{picture}\n{order}"
+    return "\n".join([f"{totals()}\n", *tables, picture, order])
 
 
-def totals(page: str) -> str:
-    """How many claims have which answer, which are decided, and why the others are open."""
-    every = [one for name in papers.names() for one in of_recorded(name)]
+def _row(page: str, paper: Paper, one: Answer) -> tuple[str, ...]:
+    found = ("", "", "", "not run")
+    if ran := leads(one.parts):
+        part = max(ran, key=lambda part: part.weakest.weakness)
+        scale = part.scale + ", counted" * all(d.exact for d in part.differences)
+        found = (scale, dataset_name(part.dataset), *_words(paper, part))
+    said = one.claim.main or one.claim.claim
+    return (_link(page, one, one.verdict), paper.short, said, *found)
+
+
+def totals() -> str:
+    """How many claims have which answer, and why some are open."""
+    answered = [one for _, one in every()]
 
     def decided(word: Word) -> str:
-        own = [one for one in every if one.verdict == word]
-        how = Counter(one.answer.removeprefix(word).lstrip(", ") for one in own)
-        texts = (f"{papers.load(o.paper).short} {o.claim.id.replace('-', ' ')}" for o in own)
-        links = map(partial(_link, page), own, texts)
+        own = [one.answer for one in answered if one.verdict == word]
+        how = Counter(answer.removeprefix(word).lstrip(", ") for answer in own)
         counts = ", ".join(f"{count} {scale}" for scale, count in how.items())
-        return f"**{word} {len(own)}**" + f" ({counts}: {', '.join(links)})" * bool(own)
+        return f"**{word} {len(own)}**" + f" ({counts})" * bool(own)
 
-    left = [one for one in every if one.verdict == "open"]
+    left = [one for one in answered if one.verdict == "open"]
     ran = [one for one in left if any(part.differences for part in one.parts)]
     mute = sum(bool(one.claim.untested) for one in left)
     late = [one for one in ran if any(part.rising or part.past for part in one.parts)]
-    beside = [part for one in every for part in one.parts if part.outside is not None]
+    beside = [part for one in answered for part in one.parts if part.outside is not None]
     apart = [part.weakest for part in beside if part.outside]
     less = sum(one.mean < (one.printed or 0) for one in apart)
     return (
-        f"{len(every)} claims: {decided('holds')}, {decided('contradicted')}, **open {len(left)}**."
+        f"{len(answered)} claims: {decided('holds')}, {decided('contradicted')}, "
+        f"**open {len(left)}**."
         f" Of the open ones, {mute} cannot be tested, {len(left) - len(ran) - mute} have no run, "
         f"{len(late)} have runs that are too short or of earlier settings, and for "
         f"{len(ran) - len(late)} the runs are too few, or one task at least shows no clear "

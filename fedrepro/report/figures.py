@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import blended_transform_factory
 
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.quantities.base import wide
 from fedrepro.report import picture as shared
+from fedrepro.report.claims import Part
 from fedrepro.report.picture import Picture, Printed
 from fedrepro.report.tables import AXES, number, sections
 
@@ -23,6 +25,7 @@ BARS: dict[str, Any] = {"linestyle": "none", "markersize": 5.5, "capsize": 2.5}
 THEIRS = {"color": shared.PAPER, "marker": "s", "mfc": "white", "label": "paper, mean ± std"}
 MINE = {"color": shared.OURS, "marker": "o", "label": "ours, mean ± std"}
 SIDES = (("published", -0.17, THEIRS), ("ours", 0.17, MINE))  # with their shift downwards
+DIAMOND: dict[str, Any] = {"marker": "D", "color": shared.PAPER, "ls": "none", "markersize": 8}
 UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 
@@ -263,4 +266,45 @@ def order(rows: pd.DataFrame) -> Picture:
     ax.tick_params(axis="x", length=0)
     agreement = "" if math.isnan(tau) else f", Kendall's tau = {number(tau, 'ratio')}"
     shared.label_axes(ax, "", "rank (1 is best)", f"{rows.column.iloc[0]}{agreement}")
+    return figure
+
+
+def leads(rows: Sequence[tuple[str, Part | None]]) -> Picture:
+    """Leads over a rival, ours with the interval beside the printed one: one row per data set of a
+    claim, under the claim's own row, which has no part. Hollow: rising curves, or rows of earlier
+    settings."""
+    figure, ax = shared.single(1.1 + 0.23 * len(rows))
+    for place, (name, part) in enumerate(rows):
+        if part is None:
+            at = blended_transform_factory(figure.transFigure, ax.transData)
+            text = ax.text(
+                0.015, place, name, transform=at, va="center", size=shared.SMALL, zorder=3
+            )
+            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
+            text.set_in_layout(False)
+            continue
+        least, face = part.weakest, shared.OURS if part.settled else "white"
+        if least.printed is not None:
+            ax.plot(least.printed, place, **DIAMOND)
+        ax.hlines(place, *least.between(), color=shared.OURS, linewidth=2)
+        ax.plot(least.mean, place, "o", color=shared.OURS, mfc=face)
+    ax.plot([], [], "o-", color=shared.OURS, label="ours, 95 %")
+    ax.plot([], [], "o", color=shared.OURS, mfc="white", label="still rising, or earlier settings")
+    ax.plot([], [], **DIAMOND, label="printed")
+    ax.axvline(0, color=shared.PAPER, linewidth=1)
+    parts = {place: part for place, (_, part) in enumerate(rows) if part}
+    ax.set_yticks(list(parts), [rows[place][0] for place in parts])
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(len(rows) - 0.5, -0.7)
+    shared.label_axes(ax, "lead over the rival, in points", grid="x")
+    shared.legend_above(figure, ax)
+    intervals = [part.weakest.between() for part in parts.values()]
+    above, below = sum(low > 0 for low, _ in intervals), sum(high < 0 for _, high in intervals)
+    figure.caption = (
+        f"Main claims on their data sets, {len(parts)} rows: our lead over the rival that supports "
+        "the claim least, with its 95 % interval, beside the printed lead, in points. Ours is "
+        f"above 0 in {above}, below 0 in {below}, not told from 0 in "
+        f"{len(parts) - above - below}; in {sum(bool(part.rising) for part in parts.values())} the "
+        "curves still rise"
+    )
     return figure

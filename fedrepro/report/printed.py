@@ -120,7 +120,7 @@ def shown(paper: Paper) -> Html:
     if len(unfit := rows[rows["no such mean"] != ""]):
         cells = zip(unfit["table"], unfit["column"], unfit["no such mean"], strict=True)
         listed = "; ".join(escape(f"{table} {column}: {means}") for table, column, means in cells)
-        html += f"<p>Means of no such accuracies: {listed}.</p>"
+        html += f"<p>Printed means that no accuracies on so many images can give: {listed}.</p>"
     if len(always):
         tables = always.index.to_series().groupby(always, sort=False).agg(", ".join)
         listed = "; ".join(f"{names} ({columns})" for columns, names in tables.items())

@@ -19,6 +19,7 @@ CELL_KEYS = (
 )
 
 DATASETS = {  # names on pages
+    "cifar10": "CIFAR-10",
     "digits4": "Digits",
     "digits5": "Digits",
     "office10": "Office-Caltech-10",
