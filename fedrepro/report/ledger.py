@@ -167,7 +167,7 @@ def whole_protocol() -> Html:
                 given = ", ".join(f"{count} {word}" for word, count in words.items())
                 rows.append((f"{found.paper.short}, {name}", dataset_name(dataset), run, given))
     said = f"{len(rows)} tables have runs at scale paper"
-    return prose(("table", "data set", "rows trained", "verdicts"), rows, said) if rows else nothing()
+    return prose(("table", "data set", "trained", "verdicts"), rows, said) if rows else nothing()
 
 
 def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:
