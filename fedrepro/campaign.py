@@ -115,7 +115,7 @@ def read(path: Path) -> list[Run]:
     """The runs of a list, each once. FedReproError names the first wrong entry."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         flat = " ".join(str(error).split())
         raise FedReproError(f"{path} cannot be read ({flat}); correct it or --file") from None
     listed = isinstance(raw, list) and raw

@@ -80,7 +80,7 @@ def _split(words: Sequence[str] | None, known: Collection[str] = ()) -> list[str
         parts = [word] if whole else word.split(";" if ";" in word else ",")
         found += [part.strip() for part in parts if part.strip()]
     need(found, f"no name in {words!r}; separate names with commas")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _seeds(words: str) -> list[int]:
@@ -143,7 +143,7 @@ Jobs = Annotated[
 ]
 Scheduler = Annotated[str | None, Option(help="Address of a dask scheduler; default: start one.")]
 Resume = Annotated[
-    bool, Option("--resume", help="Skip complete notebooks that are newer than --load.")
+    bool, Option("--resume", help="Skip complete notebooks, executed with the same --load.")
 ]
 
 

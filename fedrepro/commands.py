@@ -81,7 +81,7 @@ def changes_of(words: Sequence[str] | None) -> dict[str, Any]:
         need(name and equals, f"--set {word}: write name=value, such as rounds=30")
         try:
             found[name.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date
             told = f"--set {word}: cannot read {value}; put quotes around it, as in YAML"
             raise FedReproError(told) from None
     return found

@@ -257,7 +257,7 @@ def _finished(folder: Path, say: Report) -> Iterator[tuple[Path, Any, dict[str, 
             continue
         try:
             notebook = nbformat.read(file, as_version=4)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, AttributeError, nbformat.ValidationError) as error:
             say(f"left out {file}: not a readable notebook ({one_line(error)})")
             continue
         outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))

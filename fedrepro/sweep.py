@@ -3,6 +3,7 @@ this machine or on a dask cluster. A notebook is renamed at its end: all in `<ru
 complete, and a failed one is `<name>.failed.ipynb`, with its traceback."""
 
 import contextlib
+import hashlib
 import logging
 import os
 import re
@@ -24,7 +25,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from fedrepro.base.errors import FedReproError, need, one_line
-from fedrepro.base.files import CHECKOUT, CLONE, LOAD, TRACK, check_runs, loaded, make_folder
+from fedrepro.base.files import CHECKOUT, CLONE, LOAD, TRACK, check_runs, loaded_code, make_folder
 from fedrepro.data import folders
 from fedrepro.data.manifest import data_root as find_root
 from fedrepro.papers import Question, default_datasets, load
@@ -34,6 +35,7 @@ ROOM = 4 << 30  # bytes of free memory per notebook; ADCOL with digit CNNs needs
 PLACES = ("data_root", "runs_dir")  # parameters that name folders of this machine
 GRACE = 10.0  # seconds in which an interrupted kernel saves its last round
 INTERRUPTED = "interrupted"
+LONGEST = 150  # letters of a file name; file systems allow 255 bytes
 _ending = threading.Event()  # the notebooks of this process are being stopped
 # An interrupt is no error to print, neither for a kernel nor for its sockets.
 SILENT = [
@@ -105,7 +107,7 @@ def plan(
             jobs.append(Job(name, asked.dataset, seed, source, output, given))
     for job in {job.source: job for job in jobs}.values():
         check_parameters(job.source, job.parameters)
-    return jobs
+    return list({job.output: job for job in jobs}.values())
 
 
 def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
@@ -116,7 +118,10 @@ def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
     parts += [] if rows is None else ["only", *rows]
     parts += [f"{name}={value}" for name, value in parameters.get("changes", {}).items()]
     signed = "-".join([*parts, f"seed{parameters['seed']}"]).replace("=-", "=minus")
-    return re.sub(r"[^A-Za-z0-9.]+", "-", signed) + ".ipynb"
+    plain = re.sub(r"[^A-Za-z0-9.]+", "-", signed)
+    if len(plain) > LONGEST or not re.fullmatch(r"[\w .,=:(){}'\"\[\]-]+", signed, re.ASCII):
+        plain = f"{plain[:LONGEST]}-{hashlib.sha256(signed.encode()).hexdigest()[:8]}"
+    return f"{plain}.ipynb"
 
 
 def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
@@ -221,9 +226,7 @@ def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) ->
     given = os.environ.get("OMP_NUM_THREADS", "")
     asked = int(given) if given.isdigit() and int(given) else threads
     os.environ |= {**carried, "OMP_NUM_THREADS": str(min(threads, asked))}  # the kernel's, too
-    # The code of one's own methods may have changed since.
-    code = max((file.stat().st_mtime for file in loaded() if file.is_file()), default=0.0)
-    if resume and finished(job.output) and job.output.stat().st_mtime > code:
+    if resume and finished(job.output) and _code_of(job.output) == loaded_code():
         return Outcome(job, "kept", path=job.output)
     try:
         with FileLock(job.running.with_suffix(".lock"), timeout=0):
@@ -271,6 +274,12 @@ def papermill_complaint(
     return ""
 
 
+def _code_of(notebook: Path) -> str:
+    """Of the methods that a notebook was executed with, as `loaded_code` gave it."""
+    found: str = nbformat.read(notebook, as_version=4).metadata.papermill.get("code", "")
+    return found
+
+
 def _keep(job: Job, reason: str) -> Outcome:
     """Rename the notebook to finished or failed. The folders of this machine are removed from a
     finished one: they are not results, and would be wrong on other machines."""
@@ -284,7 +293,7 @@ def _keep(job: Job, reason: str) -> Outcome:
     given["dataset"] = job.dataset  # a folder by its name, not by its path
     notebook = nbformat.read(job.running, as_version=4)
     facts = notebook.metadata.papermill
-    facts.parameters = given
+    facts.parameters, facts.code = given, loaded_code()
     for key in ("input_path", "output_path"):
         facts[key] = Path(facts[key]).name
     for cell in notebook.cells:

@@ -333,7 +333,7 @@ def tested_p(parts: list[Any]) -> list[list[tuple[float, float]]]:
     for differences, scale, _, dataset in parts:
         ps = []
         for unit, d, drawn, margin in differences:
-            every = pools[dataset, scale, unit]
+            every = [other for other in pools[dataset, scale, unit] if len(other) > 1]
             freedom = sum(len(other) - 1 for other in every)
             if not freedom:
                 continue

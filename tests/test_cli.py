@@ -41,6 +41,7 @@ WRONG = (
         ("--scale huge", "smoke, reduced, paper"), ("--device tpu", "cpu"),
         ("--set rounds", "name=value"), ("--set rounds=many", "rounds = 'many'"),
         ("--set data.colour=red", "no such name"), ("--rounds 3", "run --help`"),
+        ("--set data.allocation.count=3", "add data.allocation.rule=dirichlet"),
         ("--set scale=paper", "own options"), ("--set data.dataset=mnist", "own options"),
         ("figure-7 --set local_epochs=2", "with local_epochs changed, rows of"),
         ("--dataset minidigits --dataset office9", "office10"),

@@ -44,6 +44,12 @@ def loaded() -> list[Path]:
     return [Path(name) for name in os.environ.get(LOAD, "").split(os.pathsep) if name]
 
 
+def loaded_code() -> str:
+    """A checksum of these files; empty if there are none."""
+    code = b"".join(file.read_bytes() for file in loaded() if file.is_file())
+    return hashlib.sha256(code).hexdigest() if code else ""
+
+
 def sign(path: Path) -> None:
     """Write the checksum of a finished file into its header, in place of `UNSIGNED`."""
     with path.open("r+b") as file:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import pydantic
 from pydantic import BaseModel, Field, ValidationError
 
-from fedrepro.base.errors import FedReproError, first_mistake, one_of
+from fedrepro.base.errors import FedReproError, first_mistake, need, one_of
 
 Scale = Literal["smoke", "reduced", "paper"]
 # The origin of a value: the paper states it, public code has it, other facts imply it, or we chose.
@@ -95,6 +95,10 @@ class OptimizerSpec(_Spec):
         return self.lr * 0.5 * (1 + math.cos(math.pi * share))
 
 
+#: The rule that reads a setting of `AllocationSpec`, where only one does.
+RULES = {"clients": "table", "count": "dirichlet", "alpha": "dirichlet", "ratio": "mixed"}
+
+
 class AllocationSpec(_Spec):
     """How training images become clients' images.
     rule: ``domain`` one client per domain; ``table`` ``clients`` per domain; ``dirichlet`` label
@@ -174,7 +178,7 @@ class DataSpec(Augmentation):
     test_share: float | None = Field(None, gt=0, lt=1)
     allocation: AllocationSpec = AllocationSpec()
     validation: int | float = Field(500, ge=0)
-    test_limit: Annotated[int, Field(ge=1)] | dict[str, int] | None = None
+    test_limit: Annotated[int, Field(ge=1)] | dict[str, Annotated[int, Field(ge=1)]] | None = None
     normalise: Literal["half", "none", "imagenet", "clip"] = "half"
     encoder: str | None = None
 
@@ -242,6 +246,14 @@ class Protocol(_Spec):
     def changed(self, **changes: Any) -> "Protocol":
         """A copy with some settings replaced; a dotted key reaches inside (``data.size``)."""
         return parse_protocol(self.model_dump(), changes) if changes else self
+
+    def must_read(self, changes: Mapping[str, Any]) -> None:
+        """FedReproError: a change has no effect, because the allocation's rule does not read it."""
+        rule = self.data.allocation.rule
+        for part, needs in RULES.items():
+            idle = changes.get(f"data.allocation.{part}") and rule != needs
+            mend = f"has no effect with rule {rule}; add data.allocation.rule={needs}"
+            need(not idle, f"protocol setting data.allocation.{part} {mend}")
 
 
 def parse_protocol(raw: dict[str, Any], changes: Mapping[str, Any] | None = None) -> Protocol:

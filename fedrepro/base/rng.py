@@ -13,7 +13,7 @@ import torch
 
 Purpose = Literal[
     "split", "allocation", "initialisation", "batches", "augmentation", "participation", "method",
-    "draws", "adaptation", "twin", "server", "generation", "figure",
+    "draws", "dropout", "adaptation", "twin", "server", "generation", "figure",
 ]  # fmt: skip
 
 
@@ -40,9 +40,14 @@ def numpy_stream(
 
 
 @contextmanager
-def seeded_modules(seed: int, round: int | None = None) -> Iterator[None]:
-    """Build torch modules inside: their default initialisers read the global generator, which is
-    set to the stream here and put back afterwards."""
+def seeded_modules(
+    seed: int,
+    round: int | None = None,
+    purpose: Purpose = "initialisation",
+    client: int | None = None,
+) -> Iterator[None]:
+    """Build torch modules inside, or train one with dropout: they read the global generator, which
+    is set to the stream here and put back afterwards."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "initialisation", round=round))
+        torch.manual_seed(stream_seed(seed, purpose, client, round))
         yield

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.swa_utils import update_bn
 
 from fedrepro.base.errors import Diverged, FedReproError
@@ -126,6 +127,7 @@ class Engine(ABC):
         self.device = device
         self.dtype = next(module.parameters()).dtype
         self.layout = layout(module)
+        self.drops = any(isinstance(one, _DropoutNd) for one in module.modules())
         # Only the architecture, to run it with other tensors than the module's own.
         self._others = {mode: architecture(module, mode).to("meta") for mode in (False, True)}
         self.evaluation_batch = EVALUATION_BATCH.get(device.type, 256)

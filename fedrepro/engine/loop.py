@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fedrepro.base.protocol import Protocol
+from fedrepro.base.rng import seeded_modules
 from fedrepro.base.threads import lanes, side_by_side
 from fedrepro.engine.base import Engine, Job, Loss, Results, Streams, Trained, Updates, gradients
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
@@ -25,7 +26,8 @@ class LoopEngine(Engine):
 
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
         super().__init__(module, protocol, device)
-        self.lanes: int | None = None if device.type == "cpu" else 1  # at once; None: one per core
+        # At once; None: one per core. All share torch's generator, from which dropout draws.
+        self.lanes: int | None = None if device.type == "cpu" and not self.drops else 1
         self._stopped = threading.Event()  # nobody waits for the running jobs
 
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
@@ -35,7 +37,9 @@ class LoopEngine(Engine):
         count = min(self.lanes or lanes(size), len(jobs))
         if count <= 1:
             for position, job in enumerate(jobs):
-                yield position, self._train_one(job, method)
+                with seeded_modules(job.seed, job.round, "dropout", job.client):
+                    trained = self._train_one(job, method)
+                yield position, trained
             return
         free = [copy.copy(self) for _ in range(count)]
         for engine in free:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from fedrepro.base.errors import need
 from fedrepro.base.protocol import Protocol
 from fedrepro.data.transforms import slices
 from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, Updates, gradients
@@ -28,6 +29,7 @@ Columns = tuple[Tensor, ...]  # a batch of each of some clients, in the order of
 class StackedEngine(Engine):
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
         super().__init__(module, protocol, device)
+        need(not self.drops, "the stacked engine trains no network with dropout; use --engine loop")
         self.skeleton = architecture(self.module, training=False).train()
 
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:

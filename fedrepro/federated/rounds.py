@@ -21,9 +21,19 @@ from fedrepro.engine.base import Engine, Job, Results, Trained, must_be_finite
 from fedrepro.federated import metrics
 from fedrepro.federated.clients import Checkpoint, Client, RunningAverage, give_head, participants
 from fedrepro.federated.metrics import LAST, Curve, Row, Test, framed, logged
-from fedrepro.methods.base import Method, Phase, TrainedClient, Upload
-from fedrepro.methods.server import Message, Server, count_bytes, flat, must_be_tensors, under
-from fedrepro.models import build_model
+from fedrepro.methods.base import (
+    Method,
+    Phase,
+    TrainedClient,
+    Upload,
+    checked,
+    evaluated,
+    phases_of,
+    returned,
+    weights_of,
+)
+from fedrepro.methods.server import OWN, Message, Server, count_bytes, flat, must_be_tensors, under
+from fedrepro.models import FLModel, build_model
 
 
 class Training:
@@ -46,7 +56,7 @@ class Training:
         classes = len(federation.classes)
         with seeded_modules(seed):
             built = build_model(protocol.model, classes, federation.size, **protocol.model_args)
-            module = method.network(built).to(dtype)
+            module = checked(method.network, FLModel, built).to(dtype)
         heads = give_head(module, federation, protocol.head == "own", self.device)
         self.engine: Engine = ENGINES[engine](module, protocol, self.device)
         self.layout, initial = self.engine.layout, self.engine.snapshot()
@@ -59,7 +69,7 @@ class Training:
             method.init_server(self.server)
         self.travelling = [n for n in initial if method.travels(self.layout[n])]
         self.broadcast = [n for n in initial if method.broadcast(self.layout[n])]
-        self.evaluated = method.evaluated_models(self.layout)
+        self.evaluated = evaluated(method, self.layout)
         self.watched = method.watched() or self.evaluated[0]
         everywhere = protocol.tested_on == "everywhere" and self.evaluated[0] != "global"
         self.crossed = self.evaluated[0] if everywhere else None  # tested on every domain
@@ -126,16 +136,14 @@ class Training:
         jobs = [self._job(c, down, number) for c, down in zip(chosen, downs, strict=True)]
         terms: dict[str, dict[str, float]] = {client.data.name: {} for client in chosen}
 
-        if phases := checked(method.personal_phases, self.protocol):  # of a second network
+        if phases := phases_of(method, method.personal_phases, self.protocol):
             twins = [j.apart("twin", phases, c.twin) for j, c in zip(jobs, chosen, strict=True)]
             for i, trained in self._train(twins):
                 chosen[i].twin = trained.state
                 terms[chosen[i].data.name] |= prefixed("twin/", trained.terms)
 
         counts = [len(client.data.train) for client in chosen]
-        weights = method.weights(self.protocol, counts)
-        lacks = f"{method.name}.weights must return one weight per client"
-        need(len(weights) == len(counts), lacks)
+        weights = weights_of(method, self.protocol, counts)
         average = RunningAverage(self.layout, method.bn_policy == "first")
         uploads: dict[int, Upload] = {}
         for i, trained in self._train(jobs):
@@ -174,6 +182,10 @@ class Training:
 
     def _must_be_finite(self) -> None:
         """Raise Diverged if the server's network is not, as `must_be_finite` does for a loss."""
+        must_be_tensors(self.server.model, f"{self.method.name}.server_step, server.model")
+        known = {name for name, tensor in self.layout.items() if not tensor.is_counter}
+        other = ", ".join(self.server.model.keys() ^ known)
+        need(not other, f"{self.method.name} must not add or remove server.model[{other}]")
         broken = [n for n, value in self.server.model.items() if not value.isfinite().all()]
         if broken:
             raise Diverged(
@@ -193,12 +205,17 @@ class Training:
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
 
     def _train(self, jobs: Sequence[Job], step: str = "train") -> Results:
-        """Yields the engine's results; the consumer's time is not counted as training."""
+        """Yields the engine's results; the consumer's time is not counted as training.
+        FedReproError: a loss or an upload draws from torch's global generator."""
+        before = torch.get_rng_state()
         with closing(self.engine.train(self.method, jobs)) as results:  # ends running jobs
             while True:
                 with self._timed(step):
                     position, trained = next(results, (-1, None))
                 if trained is None:
+                    own = torch.equal(before, torch.get_rng_state())
+                    why = "which a resumed run does not repeat; use Method.draw or client.generator"
+                    need(own, f"{self.method.name} draws from torch's global generator, {why}")
                     return
                 must_be_finite(self.method, jobs[position], trained.terms)
                 yield position, trained
@@ -210,7 +227,7 @@ class Training:
     # Messages.
 
     def _download(self, client: Client) -> Message:
-        message = returned(self.method.download, self.server, client.index, nested=True)
+        message = returned(self.method.download, self.server, client.index, sent=OWN[:1])
         if self.broadcast:
             message["model"] = {n: self.server.model[n] for n in self.broadcast}
         return message
@@ -225,7 +242,7 @@ class Training:
             state=client.personal(self.server.model),
             samples=client.data.train,
             received=message | memory,
-            phases=checked(self.method.phases, self.protocol),
+            phases=phases_of(self.method, self.method.phases, self.protocol),
             optimizer=client.optimizer,
         )
 
@@ -240,7 +257,7 @@ class Training:
         return TrainedClient(client.index, self.server.classes, *own, features)
 
     def _upload(self, client: Client, trained: Trained, view: TrainedClient) -> Upload:
-        message = returned(self.method.upload, view, nested=True)
+        message = returned(self.method.upload, view, sent=OWN)
         if self.travelling:
             message.setdefault("model", {n: trained.state[n] for n in self.travelling})
         return Upload(client.index, len(client.data.train), message)
@@ -362,25 +379,6 @@ class Training:
             client.load_state(under(here, f"client/{client.index}/"))
         self.round = self.server.round = int(facts["round"])
         self.log.rows += [tuple(row) for row in facts["rows"]]
-
-
-def returned(hook: Callable[..., Any], *given: Any, nested: bool = False) -> dict[str, Any]:
-    """The tensors that a method's function returns by name. FedReproError: it returns others."""
-    found = hook(*given)
-    name = getattr(hook, "__qualname__", "a function of the method")
-    kind = type(found).__name__
-    need(isinstance(found, Mapping), f"{name} must return a dict, not {kind}; correct it")
-    must_be_tensors(found, name, nested)
-    return dict(found)
-
-
-def checked(hook: Callable[[Protocol], Sequence[Phase]], protocol: Protocol) -> Sequence[Phase]:
-    """The phases that a method's function returns. FedReproError: it returns something else."""
-    found = hook(protocol)
-    right = isinstance(found, Sequence) and all(isinstance(one, Phase) for one in found)
-    name = getattr(hook, "__qualname__", "a function of the method")
-    need(right, f"{name} must return a tuple of phases, such as (Phase('local', 1),); correct it")
-    return found
 
 
 def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:

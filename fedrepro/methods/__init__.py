@@ -1,7 +1,10 @@
 """The methods by name. `Method` subclasses in this folder or in extras are found automatically.
 Others are added with `register` or through the entry-point group `fedrepro.methods`."""
 
+import inspect
+import json
 import sys
+from contextlib import redirect_stdout
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache
@@ -48,11 +51,25 @@ def _check(method: Any) -> None:
     for field in fields(method):
         mend = "write hyper(value, source=...) as its default"
         need("source" in field.metadata, f"{title}.{field.name} has no source; {mend}")
-    # A misspelt function would never be called: the method would be another, without a word.
-    for own in (n for n, item in vars(method).items() if callable(item) and not hasattr(Method, n)):
-        near = get_close_matches(own, dir(Method), 1, 0.85)
+        hides = callable(getattr(Method, field.name, None))
+        need(not hides, f"{title}.{field.name} hides a method's function; choose another name")
+        try:
+            json.dumps(field.default, allow_nan=False)
+        except (TypeError, ValueError):
+            lacks = f"{title}.{field.name} = {field.default!r} is not a plain, finite value"
+            raise FedReproError(f"{lacks}; write numbers, words, or tuples of them") from None
+    # These have no effect: the method would be another, without a word.
+    known = {field.name for field in fields(method)}
+    for own in (n for n in vars(method) if n not in known and not hasattr(Method, n)):
+        called = callable(vars(method)[own])
+        alike = [n for n in dir(Method) if callable(getattr(Method, n)) == called]
+        near = get_close_matches(own, alike, 1, 0.85)
         mend = f"write {', '.join(near)}, or choose another name"
-        need(not near, f"{title}.{own} is never called; {mend}")
+        need(not near, f"{title}.{own} has no effect; {mend}")
+    for cls in method.__mro__[: method.__mro__.index(Method)]:
+        for own in vars(cls).keys() & known - inspect.get_annotations(cls).keys():
+            mend = f"write {own}: TYPE = hyper(...)"
+            raise FedReproError(f"{title}.{own} without a type has no effect; {mend}")
 
 
 def _discover() -> None:
@@ -65,7 +82,8 @@ def _discover() -> None:
         _registry.update({method.name: method for method in _methods_of(module)})
     for entry in entry_points(group=ENTRY_POINTS):
         try:
-            register(entry.load())
+            with redirect_stdout(sys.stderr):  # what it prints is not part of any output
+                register(entry.load())
         except (Exception, SystemExit) as error:  # of somebody else's: the others still work
             place = f"entry point {entry.name} = {entry.value}"
             why = f"{type(error).__name__}: {one_line(error)}"
@@ -87,6 +105,7 @@ def load(file: Path | str) -> list[type[Method]]:
     cannot be run, or defines no method."""
     file = Path(file)
     need(file.suffix == ".py", f"{file} is not a Python file; name one that ends in .py")
+    need("." not in file.stem, f"{file} has two points in its name; rename the file")
     module, held = ModuleType(file.stem), sys.modules.get(file.stem)
     module.__file__ = str(file.absolute())
     # Replacing another module, of Python or of the user, would break those who use it.
@@ -95,7 +114,8 @@ def load(file: Path | str) -> list[type[Method]]:
     sys.modules[file.stem] = module
     try:
         # Not by an import: it would use cached code for a file edited within the same second.
-        exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), vars(module))
+        with redirect_stdout(sys.stderr):
+            exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), vars(module))
     except FedReproError:
         raise
     except Exception as error:  # the file may raise anything

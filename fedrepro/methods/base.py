@@ -4,6 +4,7 @@ is averaged, kept and sent. Round loop and engine use only this and know no meth
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, dataclass_transform, get_args, get_origin
@@ -11,15 +12,16 @@ from typing import Any, ClassVar, Literal, NamedTuple, dataclass_transform, get_
 import torch
 from torch import Tensor
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, need
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol, Status, sides
 from fedrepro.methods.losses import cross_entropy
-from fedrepro.methods.server import Message, Server
+from fedrepro.methods.server import Message, Server, must_be_tensors
 from fedrepro.models import FLModel, Output, TensorInfo
 
 BNPolicy = Literal["average", "local", "first", "recompute"]  #: How BatchNorm is shared.
 Terms = dict[str, Tensor]  #: Terms of a loss by name, scalars.
 Layout = Mapping[str, TensorInfo]  #: A network's tensors by name.
+NETWORKS = "global", "personal", "trained", "twin"  # that can be tested
 
 
 def hyper(
@@ -108,7 +110,8 @@ class TrainedClient:
     def embeddings(self) -> Tensor:
         """Its inputs in the precision of its network. Raises FedReproError if they are images."""
         if self.inputs.ndim != 2:
-            raise FedReproError("the method works on embeddings; name a protocol with data.encoder")
+            mend = "use frozen features, such as data set office10-frozen or folder-frozen:PATH"
+            raise FedReproError(f"the method works on embeddings; {mend}")
         return self.inputs.to(next(iter(self.state.values())).dtype)
 
 
@@ -301,3 +304,57 @@ class Method:
     def layers(cls) -> list[type[Method]]:
         """The classes with its name: first the method as in its paper, then its variants."""
         return [c for c in cls.__mro__[::-1] if getattr(c, "name", None) == cls.name]
+
+
+# What a method's functions return is checked: a user may have written them.
+
+
+def checked(hook: Callable[..., Any], kind: Any, *given: Any) -> Any:
+    """What a method's function returns. FedReproError: it is not of this kind."""
+    found, name = hook(*given), getattr(hook, "__qualname__", "a function of the method")
+    wanted = {Mapping: "dict", Sequence: "tuple"}.get(kind, kind.__name__)
+    got = type(found).__name__
+    need(isinstance(found, kind), f"{name} must return a {wanted}, not {got}; correct it")
+    return found
+
+
+def returned(
+    hook: Callable[..., Any], *given: Any, sent: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """The tensors that a method's function returns by name. sent: it is a message; these names are
+    the client's own. FedReproError: it returns others."""
+    found, name = checked(hook, Mapping, *given), getattr(hook, "__qualname__", "a message")
+    must_be_tensors(found, name, nested=sent is not None)
+    for own in found.keys() & (sent or ()):
+        need(False, f"{name}: {own!r} is a name of what a client has itself; choose another")
+    return dict(found)
+
+
+def phases_of(method: Method, hook: Callable[..., Any], protocol: Protocol) -> tuple[Phase, ...]:
+    """The phases that a method's function returns. FedReproError: one cannot be trained."""
+    found = tuple(checked(hook, Sequence, protocol))
+    for one in found:
+        phase = isinstance(one, Phase) and isinstance(one.epochs, int)
+        lacks = f"{method.name}: a phase is Phase(name, number of epochs), not {one!r}; correct it"
+        need(phase, lacks)
+        need(hasattr(method, one.loss), f"{method.name}: a phase has an unknown loss {one.loss!r}")
+    return found
+
+
+def weights_of(method: Method, protocol: Protocol, counts: Sequence[int]) -> list[float]:
+    """The clients' weights. FedReproError: not one number per client with the sum 1 (any sum, if
+    the protocol weights tensors)."""
+    found = [float(weight) for weight in method.weights(protocol, counts)]
+    right = len(found) == len(counts)
+    need(right, f"{method.name}.weights must return one weight per client")
+    whole = protocol.weighting == "tensors" or math.isclose(sum(found), 1, abs_tol=1e-6)
+    need(whole, f"{method.name}.weights must have the sum 1, not {sum(found):g}; divide by it")
+    return found
+
+
+def evaluated(method: Method, layout: Layout) -> tuple[str, ...]:
+    """The networks to test. FedReproError: they are not known."""
+    found: tuple[str, ...] = checked(method.evaluated_models, tuple, layout)
+    known = {*found, method.watched() or found[0]} <= {*NETWORKS} if found else False
+    need(known, f"{method.name}: tested networks are {', '.join(NETWORKS)}; correct it")
+    return found

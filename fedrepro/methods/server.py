@@ -191,11 +191,12 @@ class Server:
                 self.model[key] = value.detach().clone()
 
     def state(self) -> dict[str, Tensor]:
-        """All tensors by flat names, for a checkpoint. Tensors that `fit` changes are copied."""
+        """All tensors by flat names, for a checkpoint: copies, as a method may change its own in
+        place."""
         must_be_tensors(self.tensors, "server.tensors")
-        changed = {f"modules/{name}": module.state_dict() for name, module in self.modules.items()}
-        copies = {n: v.clone() for n, v in flat({"tensors": self.tensors, **changed}).items()}
-        return flat({"model": self.model}) | copies
+        modules = {f"modules/{name}": module.state_dict() for name, module in self.modules.items()}
+        every = flat({"model": self.model, "tensors": self.tensors, **modules})
+        return {name: value.clone() for name, value in every.items()}
 
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
         """Restore a checkpoint's tensors."""

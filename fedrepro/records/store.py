@@ -167,8 +167,9 @@ class Store:
         if found is None:
             files.make_folder(folder, "name a writable folder with --runs")
             with FileLock(folder / ".lock"):
-                # Another process may have finished it while this one waited for the lock.
-                if self.find(folder.name, probe) is None:
+                # Another process may have finished or packed it while this one waited.
+                self._pack = Pack(self.root)
+                if (found := self.find(folder.name, probe)) is None:
                     if (folder / DIVERGED).exists():
                         raise _diverged(folder)
                     where = pick_device(device)
@@ -177,7 +178,7 @@ class Store:
                         training = Training(*given, config["engine"])
                         shown = progress or default_progress()
                         _train(folder, config, training, shown, probe, tracker)
-            found = Record(folder)
+                    found = Record(folder)
         if tracker is not None and not (folder / tracker.name).exists():
             told = opened(tracker, folder)
             tell(told, found.curve.itertuples(index=False, name=None))

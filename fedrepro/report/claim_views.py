@@ -238,7 +238,7 @@ def leads(parts: Sequence[Part]) -> list[Part]:
     """Of each data set with runs, the part whose lead supports its claim least, in points."""
     ran = [part for part in parts if part.differences]
     of = {part.dataset: [p for p in ran if p.dataset == part.dataset] for part in ran}
-    return [_in_points(max(own, key=lambda part: part.weakest.p)) for own in of.values()]
+    return [_in_points(max(own, key=lambda part: part.weakest.weakness)) for own in of.values()]
 
 
 def _in_points(part: Part) -> Part:

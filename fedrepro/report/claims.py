@@ -32,8 +32,9 @@ CELL = ["table", "dataset", "scale", "method", "column", "seed", "value", "stand
 @dataclass
 class Part:
     """One test of a claim on one data set. differences: none where nothing was run. lacking: rows
-    that were not. rising, past: rows that are not flat yet, or have earlier settings; both leave it
-    open. hours: of one core, for one seed of its rows. needed: the missing runs, and their cost.
+    that were not. rising, past, lost: rows that are not flat yet, have earlier settings, or have no
+    number for some seed; all leave it open. hours: of one core, for one seed of its rows. needed:
+    the missing runs, and their cost.
     larger: the same test at a larger scale with one seed or lacking rows, which is no answer."""
 
     test: Comparison
@@ -42,6 +43,7 @@ class Part:
     differences: tuple[Difference, ...] = ()
     rising: tuple[str, ...] = ()
     past: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
     hours: float = 0.0
     needed: str = "runs"
     larger: "Part | None" = None
@@ -67,7 +69,7 @@ class Part:
     @property
     def settled(self) -> bool:
         """Whether it was run, with today's settings, until its curves were flat."""
-        return bool(self.differences) and not self.rising and not self.past
+        return bool(self.differences) and not (self.rising or self.past or self.lost)
 
     @property
     def answers(self) -> bool:
@@ -103,6 +105,7 @@ class Part:
         if one.rest is not None:
             said += f", without the stand-in {one.rest:+.3g}"
         lists = {"still rising": self.rising, "trained with earlier settings": self.past}
+        lists["without a number for some seeds"] = self.lost
         said += "".join(f"; {why}: {', '.join(rows)}" for why, rows in lists.items() if rows)
         if self.seeds == 1:
             said += "; one seed is no answer" if one.interval else "; one seed has no interval"
@@ -264,6 +267,7 @@ def answers(
     rising = {row for row, gain in (gains or {}).items() if gain >= FLAT and row[2] != "paper"}
     cells = cells.reindex(columns=CELL)
     old = set(cells.loc[cells.past.eq(True), CELL[:4]].itertuples(index=False, name=None))
+    lost = set(cells.loc[cells.value.isna(), CELL[:5]].itertuples(index=False, name=None))
     found = []
     for claim in paper.claims:
         parts = [part for test in claim.tests for part in _compared(paper, test, cells)]
@@ -271,8 +275,12 @@ def answers(
         for part in parts:
             others = dict.fromkeys(one.other for one in part.differences)
             rows = part.rows(*others) if others else []
+            better = part.test.experiment, part.dataset, part.scale, part.test.better
+            every = dict.fromkeys([*rows, better] if rows else [])  # a ratio's own row, too
             part.rising = tuple(row[-1] for row in rows if row in rising)
-            part.past = tuple(row[-1] for row in rows if row in old)
+            part.past = tuple(row[-1] for row in every if row in old)
+            columns = {one.column for one in part.differences}
+            part.lost = tuple(row[-1] for row in every if {(*row, c) for c in columns} & lost)
             part.hours = sum(map(spent, rows))
             part.needed = missing(part) if part.past or not rows else ""
         _judge(parts)
@@ -303,7 +311,8 @@ def _estimate(parts: Sequence[Part], images: Images) -> None:
             pools[part.dataset, part.scale, one.whole or one.column].append(one.gaps)
 
     def known(part: Part, one: Difference, scale: str) -> Difference:
-        pool = pools[part.dataset, scale, one.whole or one.column]
+        every = pools[part.dataset, scale, one.whole or one.column]
+        pool = [gaps for gaps in every if len(gaps) > 1]  # one seed has no spread
         freedom = comparison.pooled_freedom([len(gaps) for gaps in pool])
         if one.exact or not freedom:
             return one

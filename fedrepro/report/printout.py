@@ -44,20 +44,22 @@ def over_seeds(folder: Path, notebooks: Sequence[Path]) -> list[tuple[str, ...]]
     found: dict[tuple[str, ...], dict[int, float | None]] = defaultdict(dict)
     for study, names in collect(folder, notebooks):
         scale = ", ".join([study.scale, *(f"{k}={v}" for k, v in study.changes.items())])
-        methods = [e.id for e in study.paper.experiments if e.kind in COMPARES and e.id in names]
-        for cell in (cell for name in methods for cell in study.cells(name)):
-            if cell["column"] == "avg":
-                key = (study.paper.name, cell["table"], study.dataset, scale, cell["method"])
-                found[key][study.seed] = cell["value"]
+        for name in (e.id for e in study.paper.experiments if e.kind in COMPARES and e.id in names):
+            configs = {one.label: one.record.config["method"] for one in study.results(name)}
+            for cell in (cell for cell in study.cells(name) if cell["column"] == "avg"):
+                row = cell["method"]
+                code = configs.get(row, {}).get("code", "")  # versions of a method are not mixed
+                place = (study.paper.name, cell["table"], study.dataset, scale, row, code)
+                found[place][study.seed] = cell["value"]
     if max(map(len, found.values()), default=0) < 2:
         return []
-    lines = []
-    for place, seeds in found.items():
+    lines: list[tuple[str, ...]] = []
+    for key, seeds in found.items():
         values = [value for value in seeds.values() if value is not None]
         lost = f", {len(seeds) - len(values)} diverged" * (len(values) < len(seeds))
         mean, ends = number(fmean(values) if values else None, "percent"), metrics.interval(values)
         low, high = (number(end, "percent") for end in ends)
-        lines.append((*place, f"{len(values)}{lost}", mean, f"{low} to {high}"))
+        lines.append((*key[:-1], f"{len(values)}{lost}", mean, f"{low} to {high}"))
     return lines
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import nbformat
 import pandas as pd
 
 from fedrepro import papers
 from fedrepro.base import files
-from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.base.errors import Diverged, FedReproError, one_line
+from fedrepro.base.protocol import resolve_engine
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Paper
 from fedrepro.quantities.base import Result, Study
@@ -102,7 +104,8 @@ class Kept(Study):
                 arm = Arm(label, own["name"], own["fields"], self.protocol(), alternative=True)
             tried = (one for one in self.scraps["trials"] if one[1:3] == [name, label])
             trials = {value: self._record_of(one) for one, *_, value in tried}
-            past = short_hash(record.config) not in self.asked(experiment).get(label, ())
+            config = record.config | {"engine": resolve_engine(self.engine)}  # any finds it
+            past = short_hash(config) not in self.asked(experiment).get(label, ())
             results.append(Result(arm, record, trials, past))
         ends = [end for used, *end in self.scraps["diverged"] if used == experiment]
         return results, [(arms[row], Diverged(*end)) for row, *end in ends if row in arms]
@@ -299,8 +302,9 @@ def _scraps(path: Path) -> dict[str, Any]:
 
     try:
         scraps = dict(scrapbook.read_notebook(str(path)).scraps)
-    except (ValueError, KeyError, AttributeError, OSError) as error:
-        raise FedReproError(f"{path} is not a readable notebook ({error}); remove it") from None
+    except (ValueError, KeyError, AttributeError, OSError, nbformat.ValidationError) as error:
+        why = one_line(error)
+        raise FedReproError(f"{path} is not a readable notebook ({why}); remove it") from None
     return scraps if {SENTINEL, "study", "runs", "counted"} <= set(scraps) else {}
 
 

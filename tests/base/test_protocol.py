@@ -40,6 +40,8 @@ def test_a_change_reaches_settings_that_the_dump_leaves_out():
     [
         ({"data.test_share": 1.0}, r"protocol setting data\.test_share"),
         ({"data.zoom.least": 1}, "protocol setting data"),
+        ({"data.test_limit": {"a": 0}}, r"protocol setting data\.test_limit"),
+        ({"data.encoder": "any", "data.flip": True}, "embeddings cannot be augmented"),
         ({"early_stop.patience": 3}, "early_stop has no parts"),
         ({"optimizer": {"kind": "adamw", "momentum": 0.9}}, "leave momentum at 0"),
         ({"optimizer": {"warmup": 10, "cosine": 10}}, "cosine must end after the warm-up"),

@@ -78,13 +78,19 @@ def test_training_that_diverges_stops_with_one_line_and_keeps_its_rounds(engine,
 
 
 def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
-    says = {"upload": (lambda _: None, "must return a dict, not NoneType")}
-    says |= {"download": (lambda *_: {"own": 3}, "own must be a tensor, not int")}
-    says |= {"weights": (lambda *_: [1.0], "weights must return one weight per client")}
-    says |= {"phases": (lambda _: Phase("local", 1), "must return a tuple of phases")}
-    log = lambda server, _: server.log.update(drift="large")  # noqa: E731
-    says |= {"server_step": (log, "logged server values must be numbers: drift")}
-    for hook, (wrong, said) in says.items():
+    own, log = {"memory": torch.zeros(1)}, lambda server, _: server.log.update(drift="large")
+    for hook, wrong, said in (
+        ("upload", lambda _: None, "must return a dict, not NoneType"),
+        ("upload", lambda _: own, "'memory' is a name of what a client has itself"),
+        ("download", lambda *_: {"own": 3}, "own must be a tensor, not int"),
+        ("weights", lambda *_: [1.0], "weights must return one weight per client"),
+        ("weights", lambda _, counts: counts, "weights must have the sum 1, not 43"),
+        ("phases", lambda _: Phase("local", 1), "must return a tuple, not Phase"),
+        ("personal_phases", lambda _: [Phase("own", 1, loss="mine")], "unknown loss 'mine'"),
+        ("upload", lambda _: {"own": torch.rand(1)}, "draws from torch's global generator"),
+        ("server_step", lambda server, _: server.model.clear(), "not add or remove server.model"),
+        ("server_step", log, "logged server values must be numbers: drift"),
+    ):
         object.__setattr__((training := start()).method, hook, wrong)
         with pytest.raises(FedReproError, match=said):
             training.one_round()
@@ -121,6 +127,25 @@ def test_a_method_may_change_its_clients_memory_in_place():
     object.__setattr__(run.method, "remember", lambda _: {})
     with pytest.raises(FedReproError, match="remember must also return rounds"):
         run.one_round()
+
+
+def test_dropout_and_changes_in_place_resume_with_the_same_bits():
+    class Shaky(Method):
+        name = reference = "Shaky"
+
+        def network(self, module):
+            module.encoder = torch.nn.Sequential(module.encoder, torch.nn.Dropout(0.5))
+            return module
+
+        def server_step(self, server, uploads):
+            for key, value in server.model.items():
+                server.model[key] = server.tensors.setdefault(key, value).add_(value, alpha=0.5)
+
+    one, two = start(method=Shaky()), start(method=Shaky())
+    one.one_round()
+    whole = one.saved()
+    one.one_round(), two.resume(*whole), two.one_round()
+    pd.testing.assert_frame_equal(numbers(one.curve()), numbers(two.curve()), check_exact=True)
 
 
 def test_several_clients_of_a_domain_count_as_their_mean():

@@ -147,8 +147,3 @@ def test_a_head_in_words_goes_before_class_means():
     assert (run.server.model["predictor.weight"] == 1).all()
     own = embedded.start("SOLO", given=given, head="own")
     assert (heads(own)[2] == 2).all()
-
-
-def test_embeddings_cannot_be_augmented():
-    with one_line("embeddings cannot be augmented"):
-        embedded.start("FedAvg", data__flip=True)

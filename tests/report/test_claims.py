@@ -129,6 +129,8 @@ def test_one_seed_or_no_run_is_open_and_says_so():
     assert one.verdict == "open" and "rising: SOLO; one seed has no interval" in one.parts[0].why
     two = _cells({"ADCOL": [6.0], "SOLO": [5.0], "FedBN": [7.0]})
     assert _answer(two, _than("SOLO", "FedBN")).row()["effect"] == -1  # of the rival that is best
+    lost = _answer(_cells({"ADCOL": [9.0, 9.1, np.nan], "SOLO": [1.0, 1.1, 1.2]}), SOLO)
+    assert lost.verdict == "open" and "for some seeds: ADCOL" in lost.parts[0].why
     none = _answer(_cells({"SOLO": [10.0, 11.0]}), SOLO)
     assert none.verdict == "open" and "not run; what is missing: runs" in none.parts[0].why
     assert _answer(pd.DataFrame(), SOLO).row()["p"] is None
