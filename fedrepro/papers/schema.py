@@ -151,11 +151,13 @@ class Comparison(_Spec):
 
 
 class Claim(_Spec):
-    """A claim of the paper, in our words, and its tests. main: a short form, of a main claim.
-    experiments: where the paper shows it; tests: what answers it; untested: why nothing does."""
+    """A claim of the paper, in our words, and its tests. main, short: a short form, of a main claim
+    or of another. experiments: where the paper shows it; tests: what answers it; untested: why
+    nothing does."""
 
     id: str
     main: str = ""
+    short: str = ""
     claim: str
     where: str
     experiments: tuple[str, ...] = ()

@@ -334,7 +334,7 @@ def _row(page: str, paper: Paper, one: Answer) -> tuple[str, ...]:
         part = max(ran, key=lambda part: part.weakest.weakness)
         scale = part.scale + ", counted" * all(d.exact for d in part.differences)
         found = (scale, dataset_name(part.dataset), *_words(paper, part))
-    said = one.claim.main or one.claim.claim
+    said = one.claim.main or one.claim.short or one.claim.claim
     return (_link(page, one, one.verdict), paper.short, said, *found)
 
 
