@@ -226,7 +226,8 @@ def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) ->
     given = os.environ.get("OMP_NUM_THREADS", "")
     asked = int(given) if given.isdigit() and int(given) else threads
     os.environ |= {**carried, "OMP_NUM_THREADS": str(min(threads, asked))}  # the kernel's, too
-    if resume and finished(job.output) and _code_of(job.output) == loaded_code():
+    code = loaded_code()  # now: a file may be edited before the notebook ends
+    if resume and finished(job.output) and _code_of(job.output) == code:
         return Outcome(job, "kept", path=job.output)
     try:
         with FileLock(job.running.with_suffix(".lock"), timeout=0):
@@ -238,7 +239,7 @@ def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) ->
                 job.running.unlink(missing_ok=True)
             elif not reason and not finished(job.running):
                 reason = "it ended before its last cell, where the results are glued"
-            outcome = _keep(job, reason)
+            outcome = _keep(job, reason, code)
     except Timeout:
         outcome = Outcome(job, "failed", reason="another sweep is executing it; wait for its end")
     return replace(outcome, seconds=time.monotonic() - started)
@@ -280,7 +281,7 @@ def _code_of(notebook: Path) -> str:
     return found
 
 
-def _keep(job: Job, reason: str) -> Outcome:
+def _keep(job: Job, reason: str, code: str) -> Outcome:
     """Rename the notebook to finished or failed. The folders of this machine are removed from a
     finished one: they are not results, and would be wrong on other machines."""
     if reason:
@@ -293,7 +294,7 @@ def _keep(job: Job, reason: str) -> Outcome:
     given["dataset"] = job.dataset  # a folder by its name, not by its path
     notebook = nbformat.read(job.running, as_version=4)
     facts = notebook.metadata.papermill
-    facts.parameters, facts.code = given, loaded_code()
+    facts.parameters, facts.code = given, code
     for key in ("input_path", "output_path"):
         facts[key] = Path(facts[key]).name
     for cell in notebook.cells:
