@@ -80,7 +80,7 @@ def _split(words: Sequence[str] | None, known: Collection[str] = ()) -> list[str
         parts = [word] if whole else word.split(";" if ";" in word else ",")
         found += [part.strip() for part in parts if part.strip()]
     need(found, f"no name in {words!r}; separate names with commas")
-    return list(dict.fromkeys(found))
+    return found
 
 
 def _seeds(words: str) -> list[int]:

@@ -325,8 +325,8 @@ def returned(
     the client's own. FedReproError: it returns others."""
     found, name = checked(hook, Mapping, *given), getattr(hook, "__qualname__", "a message")
     must_be_tensors(found, name, nested=sent is not None)
-    for own in found.keys() & (sent or ()):
-        need(False, f"{name}: {own!r} is a name of what a client has itself; choose another")
+    own = ", ".join(found.keys() & set(sent or ()))
+    need(not own, f"{name}: {own} is a name of what a client has itself; choose another")
     return dict(found)
 
 
@@ -355,6 +355,6 @@ def weights_of(method: Method, protocol: Protocol, counts: Sequence[int]) -> lis
 def evaluated(method: Method, layout: Layout) -> tuple[str, ...]:
     """The networks to test. FedReproError: they are not known."""
     found: tuple[str, ...] = checked(method.evaluated_models, tuple, layout)
-    known = {*found, method.watched() or found[0]} <= {*NETWORKS} if found else False
+    known = found and {*found, method.watched() or found[0]} <= {*NETWORKS}
     need(known, f"{method.name}: tested networks are {', '.join(NETWORKS)}; correct it")
     return found

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from safetensors.numpy import save
 
 from fedrepro.base import files
@@ -146,8 +146,11 @@ def pack(root: Path, drawn: Collection[str] = ()) -> int:
     """Move the finished runs of a folder into its packed files; also packed ones that were trained
     again for another measurement. Returns their number. drawn: ids of the runs whose t-SNE points
     are kept. A folder is deleted only after its packed data were read back."""
-    with FileLock(root / ".lock"):  # two at once would lose runs
-        return _pack(root, drawn)
+    try:
+        with FileLock(root / ".lock", timeout=0):  # two at once would lose runs
+            return _pack(root, drawn)
+    except Timeout:
+        raise FedReproError(f"another call packs {root}; wait for its end") from None
 
 
 def _pack(root: Path, drawn: Collection[str]) -> int:
@@ -162,8 +165,6 @@ def _pack(root: Path, drawn: Collection[str]) -> int:
             protocol = record.protocol
             parts = protocol.data.dataset, protocol.data.encoder, protocol.scale
             groups.setdefault("-".join(filter(None, parts)), []).append(record)
-        elif before.rows(own).equals(light(record)):  # packed by a call that was cut short
-            shutil.rmtree(record.folder)
     for name, records in groups.items():
         places = chain([name], (f"{name}-{n}" for n in count(2)))
         free = next(one for one in places if not (root / f"{one}.parquet").exists())

@@ -81,7 +81,7 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
     own, log = {"memory": torch.zeros(1)}, lambda server, _: server.log.update(drift="large")
     for hook, wrong, said in (
         ("upload", lambda _: None, "must return a dict, not NoneType"),
-        ("upload", lambda _: own, "'memory' is a name of what a client has itself"),
+        ("upload", lambda _: own, "memory is a name of what a client has itself"),
         ("download", lambda *_: {"own": 3}, "own must be a tensor, not int"),
         ("weights", lambda *_: [1.0], "weights must return one weight per client"),
         ("weights", lambda _, counts: counts, "weights must have the sum 1, not 43"),

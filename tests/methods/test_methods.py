@@ -146,10 +146,6 @@ def made(**body):
     return type("Made", (Method,), {"__module__": "elsewhere", **body})
 
 
-def field(name, value):
-    return {"__annotations__": {name: float}, name: hyper(value, source="made for this test")}
-
-
 NAMED = {"name": "Made", "reference": "nobody"}
 
 
@@ -163,8 +159,8 @@ NAMED = {"name": "Made", "reference": "nobody"}
         (made(**NAMED, clientloss=lambda *_: 0), "Made.clientloss has no effect; write client_l"),
         (made(**NAMED, average=False), "Made.average has no effect; write averages"),
         (made(**NAMED, bn_policy="local"), "Made.bn_policy without a type has no effect"),
-        (made(**NAMED, **field("shares", 1.0)), "Made.shares hides a method's function"),
-        (made(**NAMED, **field("w", math.inf)), "Made.w = inf is not a plain, finite value"),
+        (made(**NAMED, __annotations__={"shares": float}, shares=hyper(1.0, "x")), "shares hides"),
+        (made(**NAMED, __annotations__={"w": float}, w=hyper(math.inf, "x")), "w = inf is not a pl"),
         (made(name="FedAvg", reference="n"), "'FedAvg' is taken by fedrepro.methods.fedavg.FedAvg"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

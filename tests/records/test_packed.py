@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 import pytest
+from filelock import FileLock
 from typer.testing import CliRunner
 
 from fedrepro import cli, commands
@@ -94,6 +95,8 @@ def test_unpacked_runs_are_as_before_packing(tmp_path):
 
 def test_a_packed_run_that_was_trained_again_for_a_measurement_is_packed_again(tmp_path):
     name = run(tmp_path, 0).run_id
+    with FileLock(tmp_path / ".lock"), pytest.raises(FedReproError, match="another call packs"):
+        pack(tmp_path)
     pack(tmp_path)
     run(tmp_path, 0, PROBE)
     assert pack(tmp_path) == 1 and pack(tmp_path) == 0 and check(tmp_path) == []
