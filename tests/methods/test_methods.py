@@ -160,7 +160,7 @@ NAMED = {"name": "Made", "reference": "nobody"}
         (made(**NAMED, average=False), "Made.average has no effect; write averages"),
         (made(**NAMED, bn_policy="local"), "Made.bn_policy without a type has no effect"),
         (made(**NAMED, __annotations__={"shares": float}, shares=hyper(1.0, "x")), "shares hides"),
-        (made(**NAMED, __annotations__={"w": float}, w=hyper(math.inf, "x")), "w = inf is not a pl"),
+        (made(**NAMED, __annotations__={"w": float}, w=hyper(math.inf, "x")), "w = inf is not"),
         (made(name="FedAvg", reference="n"), "'FedAvg' is taken by fedrepro.methods.fedavg.FedAvg"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
