@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -90,30 +91,42 @@ def tested(run: str) -> dict[str, int]:
     return counts[counts.split == "test"].groupby("domain").images.sum().to_dict()
 
 
-def in_out(run: str) -> dict[str, float]:
-    """MPFT's two accuracies as fractions, at the round of lowest validation loss."""
-    data, rows = facts(run), curve(run)
+@cache
+def shares(run: str, column: str) -> dict[str, dict[str, float]]:
+    """By domain: how much each client's network counts in a column."""
+    run, away = run.partition("+")[0], column == "ood"
+    data = facts(run)
+    domains = [column] if column in data["domains"] else data["domains"]
+    homes = {c["name"]: c["domain"] for c in data["clients"] if c["domain"] in domains}
+    sizes = dict.fromkeys(domains, 1) if column not in ("ind", "ood") else data.get("weights")
+    sizes, alike = sizes or tested(run), list(homes.values())
+    each = {name: sizes[home] / alike.count(home) for name, home in homes.items()}
+    whole = sum(each.values()) * (len(domains) - 1 if away else 1)
+    return {d: {n: each[n] / whole for n in each if (homes[n] != d) == away} for d in domains}
+
+
+@cache
+def scores(run: str, column: str, rule: str) -> dict[str, float]:
+    """Percent by domain, in MPFT's columns the mean over the networks that count."""
+    if column not in ("ind", "ood"):
+        chosen = {d: only(run, d) for d in facts(run.partition("+")[0])["domains"]}
+        return {d: by_round(r).loc[list(scored(r, rule)), d].mean() for d, r in chosen.items()}
+    rows = curve(run)
     seen = ((rows.measure == "loss") & (rows.split == "validation")).any()
     best = scored(run, "validation")[0] if seen else int(rows["round"].max())
     rows = rows[(rows["round"] == best) & (rows.measure == "cross-accuracy")]
-    common = by_round(run).loc[best]
-    homes = pd.Series([client["domain"] for client in data["clients"]])
-    sizes = data.get("weights") or tested(run)
-    parts = []
-    for client in data["clients"]:
-        own, home = rows[rows.subject == client["name"]], client["domain"]
-        found = own.set_index("domain").value if len(own) else common
-        weight = sizes[home] / (homes == home).sum()
-        parts.append((weight, found[home], found.drop(home).mean()))
-    weight, ind, ood = np.array(parts).T
-    return {"ind": (weight @ ind) / weight.sum() / 100, "ood": (weight @ ood) / weight.sum() / 100}
+    cells, found = rows.set_index(["subject", "domain"]).value, dict(by_round(run).loc[best])
+    for domain, own in shares(run, column).items() if len(cells) else ():
+        found[domain] = np.average([cells[n, domain] for n in own], weights=list(own.values()))
+    return found
 
 
 def values(run: str, kind: str, rule: str) -> dict[str, float]:
     if kind == "in-out":
-        return in_out(run)
-    chosen = {d: only(run, d) for d in facts(run.partition("+")[0])["domains"]}
-    means = {d: by_round(r).loc[list(scored(r, rule)), d].mean() for d, r in chosen.items()}
+        percent = {c: scores(run, c, rule) for c in ("ind", "ood")}
+        parts = {c: {d: sum(own.values()) for d, own in shares(run, c).items()} for c in percent}
+        return {c: sum(parts[c][d] * p for d, p in percent[c].items()) / 100 for c in percent}
+    means = scores(run, "avg", rule)
     found = means | {"avg": float(np.mean(list(means.values())))}
     if kind == "leakage":
         measured = index()[0][run]["measured"]["leakage"]
@@ -129,46 +142,38 @@ def only(run: str, domain: str) -> str:
     return every[homes.index(domain) if len(every) > 1 else 0]
 
 
-def right(run: str, rule: str, domain: str) -> np.ndarray[Any, Any] | None:
-    """Share of scored rounds in which each test image was classified right."""
+def right(run: str, rule: str, domain: str, column: str) -> np.ndarray[Any, Any] | None:
+    """Share of scored rounds and networks in which each test image was classified right."""
     run = only(run, domain)
     kept = table(f"{index()[0][run]['file']}-predictions").get(run)
     if kept is None:
         return None
-    kept = kept.set_index("name")
-    read = {n: np.frombuffer(row["values"], row["dtype"]) for n, row in kept.iterrows()}
+    read = {r["name"]: np.frombuffer(r["values"], r["dtype"]) for r in kept.to_dict("records")}
     subject = curve(run).query("measure == 'accuracy' and split == 'test'").subject.iloc[0]
-    homes = {client["name"]: client["domain"] for client in facts(run)["clients"]}
-    hits = [
-        read[name] == read[f"labels/{domain}"]
-        for name in read
-        if name.startswith("predicted/")
-        for number, who, net, where in [name.split("/")[1:]]
-        if int(number) in scored(run, rule) and (who, where) == (subject, domain)
-        if homes.get(net, domain) == domain
-    ]
-    return np.mean(hits, axis=0)
+    places = product(scored(run, rule), {"server": 1.0, **shares(run, column)[domain]}.items())
+    named = [(f"predicted/{n}/{subject}/{net}/{domain}", part) for n, (net, part) in places]
+    hits = [(read[n] == read[f"labels/{domain}"], part) for n, part in named if n in read]
+    return np.average([hit for hit, _ in hits], axis=0, weights=[part for _, part in hits])
 
 
 def image_variance(
     rows: list[list[str]], rule: str, column: str, weights: tuple[float, ...] = (1.0, -1.0)
 ) -> float:
     """Of a mean (or the difference of two) over draws of test images, accuracies from 0 to 1."""
-    domains = facts(rows[0][0])["domains"]
-    domains = [column] if column in domains else domains
     total = 0.0
-    for domain in domains:
-        found = [[right(run, rule, domain) for run in row] for row in rows]
+    for domain, own in shares(rows[0][0], column).items():
+        part = sum(own.values()) ** 2
+        found = [[right(run, rule, domain, column) for run in row] for row in rows]
         found = [[one for one in row if one is not None] for row in found]
         if all(found):
             means = [np.mean(row, axis=0) for row in found]
             paired = sum(w * mean for w, mean in zip(weights, means, strict=False))
-            total += paired.var(ddof=1) / len(paired)
+            total += part * paired.var(ddof=1) / len(paired)
             continue
         for w, row in zip(weights, rows, strict=False):
-            p = np.mean([values(run, "accuracy", rule)[domain] for run in row]) / 100
-            total += w**2 * p * (1 - p) / tested(only(row[0], domain))[domain]
-    return total / len(domains) ** 2
+            p = np.mean([scores(run, column, rule)[domain] for run in row]) / 100
+            total += part * w**2 * p * (1 - p) / tested(only(row[0], domain))[domain]
+    return total
 
 
 def arms(name: str, experiment: str) -> list[dict[str, Any]]:
@@ -230,11 +235,8 @@ def gain(runs: list[str]) -> float:
     gains = []
     for run in runs:
         mean = by_round(run).mean(axis=1)
-        if mean.index[-1] < protocol(run)["rounds"]:
-            gains.append(0.0)
-            continue
-        late = mean.iloc[len(mean) // 2 :]
-        slope = stats.linregress(late.index, late).slope if len(mean) > 3 else 0.0
+        late, ended = mean.iloc[len(mean) // 2 :], mean.index[-1] < protocol(run)["rounds"]
+        slope = 0.0 if ended or len(mean) < 4 else stats.linregress(late.index, late).slope
         gains.append(slope * len(mean) / 4)
     return float(np.mean(gains))
 
@@ -372,11 +374,10 @@ def answer(name: str, claim: dict[str, Any]) -> tuple[str, list[tuple[float, flo
     parts: list[Any] = []
     for test in tests:
         where = {s["study"]["dataset"] for s in index()[2] if s["study"]["paper"] == name}
-        specs = {d: spec for d, spec in paper(name)["datasets"].items() if d in where}
-        where = {d for d, spec in specs.items() if spec.get("in_paper", True)}
-        if "dataset" in test:
-            where = {d for d in where if specs[d]["protocol"] == test["dataset"]}
-        found = [(compare(name, test, dataset), dataset) for dataset in sorted(where)]
+        specs = {d: paper(name)["datasets"][d] for d in sorted(where)}
+        specs = {d: spec for d, spec in specs.items() if spec.get("in_paper", True)}
+        own = [d for d in specs if test.get("dataset") in (None, specs[d]["protocol"])]
+        found = [(compare(name, test, dataset), dataset) for dataset in own]
         ran = [(*part, dataset) for part, dataset in found if part is not None]
         parts += ran or [([], "", True, "")]
     every = tested_p(parts)

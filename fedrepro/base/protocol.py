@@ -161,8 +161,8 @@ class DataSpec(Augmentation):
     of each class is train (FedPall); ``every-tenth`` index mod 10 in 8, 9 is test (FPL family).
     normalise: ``half`` mean 0.5 std 0.5; ``none`` [0, 1]; ``imagenet`` or ``clip``, the mean and
     std of those networks' images.
-    validation: number of training images per domain that no client gets (0: none), or a share
-    (0 < f < 1) of each domain's training split, set aside by class before clients get theirs.
+    validation: at most this many training images per domain, of those that no client has (0:
+    none), or a share (0 < f < 1) of them, set aside by class before clients get theirs.
     test_limit: cut each domain's test set to this many images; a mapping does so by domain.
     encoder: a frozen network whose embeddings replace the images (`data.embeddings`)."""
 
@@ -249,9 +249,9 @@ class Protocol(_Spec):
 
     def must_read(self, changes: Mapping[str, Any]) -> None:
         """FedReproError: a change has no effect, because the allocation's rule does not read it."""
-        rule = self.data.allocation.rule
+        rule, whole = self.data.allocation.rule, dict(changes.get("data.allocation", {}))
         for part, needs in RULES.items():
-            idle = changes.get(f"data.allocation.{part}") and rule != needs
+            idle = changes.get(f"data.allocation.{part}", whole.get(part)) and rule != needs
             mend = f"has no effect with rule {rule}; add data.allocation.rule={needs}"
             need(not idle, f"protocol setting data.allocation.{part} {mend}")
 

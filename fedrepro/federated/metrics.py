@@ -117,7 +117,8 @@ def best_value(tries: Mapping[str, float]) -> str:
 def validated(curve: pd.DataFrame) -> float:
     """Mean validation accuracy of the last five rounds in percent; settings are chosen by it."""
     table = accuracies(curve, split="validation")
-    need(not table.empty, "the run has no validation images to tune by; set data.validation")
+    mend = "set data.validation to a share (0.2); a count is of images that no client has"
+    need(not table.empty, f"the run has no validation images to tune by; {mend}")
     return float(table["avg"].tail(5).mean())
 
 

@@ -115,7 +115,7 @@ class Question:
         need(not self.changes or self.scale != "paper", own)
         named = isinstance(self.dataset, str)
         need(named, f"data set {self.dataset!r}: give its name, or folder:PATH")
-        mapped = isinstance(self.changes, Mapping)
+        mapped = isinstance(self.changes, Mapping) and all(isinstance(k, str) for k in self.changes)
         need(mapped, f'changes {self.changes!r}: give names and values, such as {{"rounds": 5}}')
         one_of(self.device, DEVICES, "device")
         resolve_engine(self.engine)

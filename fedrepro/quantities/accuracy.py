@@ -18,6 +18,7 @@ Hits = npt.NDArray[np.float64]
 # Of a run by domain: the share of predictions in which each test image (m,) was right, the score in
 # percent, and the number of test images.
 Seen = tuple[dict[str, Hits], dict[str, float], dict[str, int]]
+IN, OUT = ("ind_acc", "in domain"), ("ood_acc", "out of domain")  # a column in print, and ours
 
 
 @quantity("accuracy", "sweep", "curves", "features", "terms", "privacy", whole=100.0)
@@ -99,8 +100,7 @@ def in_out(asked: Asked) -> Values:
     """Accuracies (0 to 1), and their round (0 if nothing is sent), in printed columns or ours."""
     first = asked.paper.protocol(asked.experiment.datasets[0]).data.dataset
     printed = asked.experiment.table is not None and first == asked.dataset
-    ours = "out of domain", "in domain", "best round"
-    names = ("ood_acc", "ind_acc", "rounds") if printed else ours
+    names = (OUT[0], IN[0], "rounds") if printed else (OUT[1], IN[1], "best round")
     for result in asked.results:
         curve, data = result.record.curve, result.record.data
         best = metrics.best_round(curve)
@@ -114,9 +114,12 @@ def in_out(asked: Asked) -> Values:
 # From stored predictions.
 
 
-def predictions(record: Record, rule: str) -> dict[str, tuple[Any, list[Any]]]:
+def predictions(
+    record: Record, rule: str, away: bool = False
+) -> dict[str, tuple[Any, list[tuple[str, Any]]]]:
     """By domain with stored predictions: the classes of its test images (m,), and their predicted
-    classes (m,) in each of the scored rounds by each network of the domain."""
+    classes (m,) in each of the scored rounds by each network of the domain, with the network's
+    name. away: by the networks of the other domains."""
     if not (kept := record.predictions):
         return {}
     curve, rounds = record.curve, metrics.scored(record.curve, rule).index
@@ -124,11 +127,12 @@ def predictions(record: Record, rule: str) -> dict[str, tuple[Any, list[Any]]]:
     subject = tests.subject.iloc[0]  # the networks the method is scored by
     found = {}
     for domain in record.data["domains"]:
-        nets = ["server", *(c["name"] for c in record.data["clients"] if c["domain"] == domain)]
-        names = [[f"predicted/{n}/{subject}/{net}/{domain}" for net in nets] for n in rounds]
-        scored = [[kept[name] for name in own if name in kept] for own in names]
+        clients = (c for c in record.data["clients"] if (c["domain"] == domain) != away)
+        nets = ["server", *(client["name"] for client in clients)]
+        names = [[(n, f"predicted/{at}/{subject}/{n}/{domain}") for n in nets] for at in rounds]
+        scored = [[(net, kept[name]) for net, name in own if name in kept] for own in names]
         labels, every = kept.get(f"labels/{domain}"), list(chain.from_iterable(scored))
-        if labels is not None and all(scored) and {len(p) for p in every} == {len(labels)}:
+        if labels is not None and all(scored) and {len(p) for _, p in every} == {len(labels)}:
             found[domain] = labels, every
     return found
 
@@ -144,7 +148,8 @@ def confusion(runs: Iterable[tuple[str, Record]], rule: str) -> pd.DataFrame:
         kept = predictions(record, rule)
         whole[method] = whole.get(method, True) and len(kept) == len(record.data["domains"])
         names = np.array(record.classes)
-        for domain, (labels, predicted) in kept.items():
+        for domain, (labels, by_network) in kept.items():
+            predicted = [each for _, each in by_network]
             pairs = np.stack([np.tile(labels, len(predicted)), np.concatenate(predicted)])
             (cls, each), images = np.unique(pairs, axis=1, return_counts=True)
             found = {"cls": names[cls], "predicted": names[each], "images": images / len(predicted)}
@@ -153,6 +158,14 @@ def confusion(runs: Iterable[tuple[str, Record]], rule: str) -> pd.DataFrame:
     frame = frame[frame.method.map(whole).astype(bool)]
     totals = frame.groupby(keys[:3]).images.transform("sum")
     return frame.assign(percent=100 * frame.images / totals)
+
+
+def counts(record: Record) -> pd.DataFrame:
+    """By client: its domain, and its share of an accuracy in or out of domain."""
+    clients = pd.DataFrame(record.data["clients"]).set_index("name")
+    tested = clients.domain.map(record.data.get("weights") or tested_images(record))
+    size = tested / clients.groupby("domain").domain.transform("size")
+    return clients.assign(share=size / size.sum())
 
 
 def binomial(accuracy: float, images: int) -> float:
@@ -171,26 +184,32 @@ class Noise:
 
     def __init__(self, rule: str) -> None:
         self._rule = rule
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[tuple[str, bool], Seen] = {}
 
     def variance(
         self, rows: Sequence[Sequence[Record]], column: str, weights: Sequence[float] = (1.0, -1.0)
     ) -> float:
         """The variance of a row's mean accuracy (0 to 1) over its seeds, or of two rows'
         difference; with weights, of their weighted sum.
-        rows: one or two rows, each the runs of its seeds. column: a domain, else their plain mean.
+        rows: one or two rows, each the runs of its seeds. column: a domain, in or out of the
+        clients' domains (`metrics.in_and_out`), else the domains' plain mean.
         Two rows are paired image by image, by those of their runs that stored predictions. Where a
         row has none they count as separate, which gives no less if they fail on the same images."""
         data = rows[0][0].data
         domains = [column] if column in data["domains"] else data["domains"]
-        parts = (self._of_domain(rows, domain, weights) for domain in domains)
-        return sum(parts) / len(domains) ** 2
+        parts, away = dict.fromkeys(domains, 1 / len(domains)), column in OUT
+        if column in (*IN, *OUT):
+            own = counts(rows[0][0]).groupby("domain").share.sum().reindex(domains, fill_value=0)
+            parts = dict((1 - own) / (len(own) - 1) if away else own)
+        return sum(
+            part**2 * self._of_domain(rows, domain, weights, away) for domain, part in parts.items()
+        )
 
     def _of_domain(
-        self, rows: Sequence[Sequence[Record]], domain: str, weights: Sequence[float]
+        self, rows: Sequence[Sequence[Record]], domain: str, weights: Sequence[float], away: bool
     ) -> float:
         rows = [[run for run in row if target(run) in (None, domain)] for row in rows]
-        seen = [[self._of_run(run) for run in row] for row in rows]
+        seen = [[self._of_run(run, away) for run in row] for row in rows]
         found = [[shares[domain] for shares, _, _ in row if domain in shares] for row in seen]
         stored = [len(shares) for row in found for shares in row]
         if all(found) and len(set(stored)) == 1:
@@ -201,15 +220,23 @@ class Noise:
         separate = [binomial(s, row[0][2][domain]) for s, row in zip(shares, seen, strict=True)]
         return sum(w**2 * variance for w, variance in zip(weights, separate, strict=False))
 
-    def _of_run(self, run: Record) -> Seen:
-        if run.run_id not in self._seen:
-            right = {
-                domain: np.mean([each == labels for each in predicted], axis=0)
-                for domain, (labels, predicted) in predictions(run, self._rule).items()
-            }
-            scores = metrics.scores(run.curve, self._rule)
-            self._seen[run.run_id] = right, scores, tested_images(run)
-        return self._seen[run.run_id]
+    def _of_run(self, run: Record, away: bool) -> Seen:
+        """away: each domain by the networks of the others."""
+        if (run.run_id, away) not in self._seen:
+            clients, curve, right = counts(run), run.curve, dict[str, Hits]()
+            for domain, (labels, predicted) in predictions(run, self._rule, away).items():
+                hits = [each == labels for _, each in predicted]
+                shares = [clients.share.get(network, 1) for network, _ in predicted]
+                right[domain] = np.average(hits, axis=0, weights=shares)
+            scores = metrics.scores(curve, self._rule)
+            crossed = curve[(curve.measure == "cross-accuracy") & away]
+            crossed = crossed[crossed["round"].isin(metrics.scored(curve, self._rule).index)]
+            table = crossed.pivot_table("value", "subject", "domain")
+            for domain in table:
+                others = clients.share[clients.domain != domain]
+                scores[domain] = np.average(table.loc[others.index, domain], weights=others)
+            self._seen[run.run_id, away] = right, scores, tested_images(run)
+        return self._seen[run.run_id, away]
 
 
 def combined(*parts: tuple[float, float]) -> tuple[float, float]:

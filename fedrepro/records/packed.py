@@ -156,15 +156,18 @@ def pack(root: Path, drawn: Collection[str] = ()) -> int:
 def _pack(root: Path, drawn: Collection[str]) -> int:
     before = Pack(root)
     groups: dict[str, list[Record]] = {}
+    known: list[Record] = []
     for done in sorted(root.glob("*/done")):
         record = Record(done.parent)
         own = run_id(record.config, record.data["hashes"])
         need(own == record.run_id, f"{record.folder} is no folder of run {own}; move the copy away")
-        known = before.runs.get(record.run_id)
-        if known is None or set(record.probes) - known["measured"].keys():
-            protocol = record.protocol
-            parts = protocol.data.dataset, protocol.data.encoder, protocol.scale
-            groups.setdefault("-".join(filter(None, parts)), []).append(record)
+        line = before.runs.get(record.run_id)
+        if line is not None and set(record.probes) <= line["measured"].keys():
+            known.append(record)
+            continue
+        protocol = record.protocol
+        parts = protocol.data.dataset, protocol.data.encoder, protocol.scale
+        groups.setdefault("-".join(filter(None, parts)), []).append(record)
     for name, records in groups.items():
         places = chain([name], (f"{name}-{n}" for n in count(2)))
         free = next(one for one in places if not (root / f"{one}.parquet").exists())
@@ -173,6 +176,9 @@ def _pack(root: Path, drawn: Collection[str]) -> int:
     for record in packed:
         pd.testing.assert_frame_equal(after.rows(record.run_id), light(record))
         shutil.rmtree(record.folder)
+    for record in known:  # unpacked here, or left by a call that was killed
+        if after.rows(record.run_id).equals(light(record)):
+            shutil.rmtree(record.folder)
     return len(packed)
 
 

@@ -341,10 +341,12 @@ def _earlier(cell: _Cell, paper: Paper) -> str:
 
 
 def order(table: pd.DataFrame) -> pd.DataFrame:
-    """The cells of a ``build_table`` frame that have both numbers, at any scale except smoke, with
-    their rank in their column, ours and the paper's, from 1 for the best (ties share the mean
-    rank); the number of methods, and Kendall's tau-b of them (NaN for one, or if all tie)."""
-    both = table[table.ours.notna() & table.published.notna() & (table.scale != "smoke")]
+    """The cells of a ``build_table`` frame that have both numbers, ours of all seeds, at any scale
+    except smoke, with their rank in their column, ours and the paper's, from 1 for the best (ties
+    share the mean rank); the number of methods, and their Kendall's tau-b (NaN for one, or if all
+    tie)."""
+    both = table[table.published.notna() & (table.scale != "smoke")]
+    both = both[both.ours.notna() & (both.valid == both.seeds)]
     shown = [both.assign(**dict.fromkeys(("rank_ours", "rank_published", "methods", "tau")))]
     for _, group in both.groupby(["table", "dataset", "scale", "column"], sort=False):
         lower = bool(group.unit.isin(LOWER_IS_BETTER).all())

@@ -73,6 +73,7 @@ def test_new_runs_add_files_and_lines(tmp_path):
     for name, content in first.items():
         assert (tmp_path / name).read_bytes().startswith(content)
     assert len(Pack(tmp_path).runs) == 2 and check(tmp_path) == []
+    assert (unpack(tmp_path, tmp_path), pack(tmp_path), [*tmp_path.glob("*/done")]) == (2, 0, [])
     assert {line["file"] for line in Pack(tmp_path).runs.values()} == {"toy-smoke", "toy-smoke-2"}
 
 
