@@ -309,6 +309,7 @@ def _keep(job: Job, reason: str, code: str) -> Outcome:
 
 def _scored(outcome: Outcome) -> Outcome:
     """With the mean accuracy of the paper's own method (else the first) in the first table."""
+    from fedrepro.quantities.base import get
     from fedrepro.report.results import collect
 
     job = outcome.job
@@ -316,7 +317,9 @@ def _scored(outcome: Outcome) -> Outcome:
         return outcome
     own = load(job.paper).short.lower()
     found = collect(job.output.parent, [job.output])
-    cells = [cell for study, names in found for name in names for cell in study.cells(name)]
+    every = ((study, name) for study, names in found for name in names)
+    pairs = [pair for pair in every if get(pair[0].paper.experiment(pair[1]).kind).whole]
+    cells = [cell for study, name in pairs for cell in study.cells(name)]
     means = [c for c in cells if c["column"] == "avg" and c["value"] is not None]
     means.sort(key=lambda cell: cell["method"].lower() != own)
     score = f"{means[0]['method']} {means[0]['value']:.1f}" if means else ""

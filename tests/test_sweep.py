@@ -40,8 +40,8 @@ def glue(name, value):
     display({kind: scrap}, metadata={"scrapbook": about}, raw=True)"""
 
 ROWS = [[{}, [["FedAvg", "avg", 31.0], ["ADCOL", "mini-font", 1.0], ["ADCOL", "avg", 42.5]]]]
-STUDY = {"paper": "adcol", "dataset": "minidigits", "scale": "smoke", "experiments": ["made"]}
-GLUED = {"runs": [], "trials": [], "diverged": [], "counted": {"made": ROWS}, SENTINEL: True}
+STUDY = {"paper": "adcol", "dataset": "minidigits", "scale": "smoke", "experiments": ["figure-2c"]}
+GLUED = {"runs": [], "trials": [], "diverged": [], "counted": {"figure-2c": ROWS}, SENTINEL: True}
 END = f"glue('study', {{**{STUDY!r}, 'seed': seed}})\n" + "\n".join(
     f"glue({name!r}, {value!r})" for name, value in GLUED.items()
 )

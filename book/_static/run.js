@@ -95,13 +95,15 @@
       make("h2", {}, "Data, by SHA-256"), facts("Data", whole.data),
       make("h2", {}, "Commit and environment"), facts("Environment", run.environment)];
   };
+  const rulesOf = (ids) =>
+    Object.keys(found.rules).filter((rule) => ids.some((id) => rule in found.runs[id].scores));
   const several = (ids) => [
     make("h1", {}, "Runs behind one number"),
     make("p", {}, "Each leads to its configuration, curve, data, environment and command."),
-    table("Runs", ["run", "seed", "method", ...Object.keys(found.runs[ids[0]].scores), "MB"],
+    table("Runs", ["run", "seed", "method", ...rulesOf(ids), "MB"],
       ids.map((id) => {
         const run = found.runs[id];
-        const means = Object.values(run.scores).map((score) => score.avg.toFixed(2));
+        const means = rulesOf(ids).map((rule) => run.scores[rule]?.avg.toFixed(2) ?? "–");
         return [make("a", { href: `#run-${id}` }, id), `${run.seed}`, run.method.name, ...means, megabytes(run)];
       })),
     make("p", {}, `Means over domains in percent, under each score rule; MB: one client’s traffic. ${explained(found.runs[ids[0]])}`)];

@@ -55,6 +55,8 @@ def first_mistake(error: ValidationError) -> str:
         return f"{where}: there is no such name; correct it"
     if first["type"] == "missing":
         return f"{where} is missing; add it"
+    if first["type"] == "value_error":  # of several settings: they need not be shown
+        return f"{where}: {first['ctx']['error']}"
     return f"{where} = {first.get('input')!r}: {first['msg']}; correct that value"
 
 

@@ -254,6 +254,9 @@ class Protocol(_Spec):
             idle = changes.get(f"data.allocation.{part}", whole.get(part)) and rule != needs
             mend = f"has no effect with rule {rule}; add data.allocation.rule={needs}"
             need(not idle, f"protocol setting data.allocation.{part} {mend}")
+        fits = (self.model == "adapter") == (self.data.encoder is not None)
+        both = "network adapter reads embeddings, the others read images: set data.encoder"
+        need(fits, f"protocol setting model = {self.model!r}: {both} too, or null")
 
 
 def parse_protocol(raw: dict[str, Any], changes: Mapping[str, Any] | None = None) -> Protocol:

@@ -140,7 +140,7 @@ def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
         held = {POOLED: sum(held.values(), ())} if held else {}
         tests = {POOLED: sum(tests.values(), ())}
     validation = {domain: _gather(arrays, pieces) for domain, pieces in held.items()}
-    notes = {name: a.deviations + splits[name].deviations for name, a in arrays.items()}
+    notes = {name: a.deviations + partition.leaks(name) for name, a in arrays.items()}
     deviations = {d: sum((notes[name] for name in names), ()) for d, names in own.items()}
     return Federation(
         dataset=spec.dataset,
@@ -160,8 +160,8 @@ def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
         texts=texts if pooled else {d: texts[s] for d, (s, *_) in own.items() if texts},
         test_images={} if pooled else tests,
         weights=weights,
-        standins=tuple(d for d, names in own.items() if any(arrays[n].standin for n in names)),
-        subsets=tuple(d for d, names in own.items() if any(arrays[n].subset for n in names)),
+        standins=tuple(d for d in own if any(arrays[n].standin for n, _ in tests[d])),
+        subsets=tuple(d for d in own if any(arrays[n].subset for n, _ in tests[d])),
         deviations={domain: clauses for domain, clauses in deviations.items() if clauses},
     )
 

@@ -66,6 +66,15 @@ class Partition:
         given = [*(c.train for c in self.clients), *self.validation.values(), *self.tests.values()]
         return np.unique(taken(given, domain))
 
+    def leaks(self, domain: str) -> tuple[str, ...]:
+        """How many test images clients train on, or validate with: only with the leaky rules."""
+        every = [c.train for c in self.clients], self.validation.values(), self.tests.values()
+        train, held, test = (np.unique(taken(given, domain)) for given in every)
+        trained, chosen = (len(np.intersect1d(part, test)) for part in (train, held))
+        said = f"{domain}: clients train on {trained:,} of {len(test):,} test images"
+        said += f" and validate on {chosen:,}" * bool(chosen)
+        return (said,) if trained or chosen else ()
+
 
 def taken(given: Iterable[Pieces], domain: str) -> Indices:
     """The images of a source domain in some pieces, in order."""
@@ -89,6 +98,13 @@ def make_partition(
             train = splits[name].train
             train = train[~np.isin(numbers[train], tested)]
             splits = {**splits, name: replace(splits[name], train=train)}
+    if rule.rule == "table":
+        for name, count in rule.clients.items():
+            known = f"allocation table names {name!r}; the domains are {', '.join(splits)}"
+            need(name in splits, known)
+            need(count >= 0, f"allocation table: {name} = {count}; a number of clients is >= 0")
+        said = "allocation rule table has no client; set allocation.clients"
+        need(any(rule.clients.values()), said)
     domains = [_Domain(n, s, labels[n], spec, rule) for n, s in splits.items()]
     if rule.cut_tests:
         return _cut(domains, spec)
@@ -194,18 +210,13 @@ def _apart(domains: list[_Domain], spec: AllocationSpec) -> list[ClientShare]:
     """Rule domain: one client per domain. Rule table: the specified numbers. Rule mixed: client i
     gives a random share of its images to client i - 1 and gets one from i + 1."""
     names, clients = [domain.name for domain in domains], spec.clients
-    if spec.rule == "table":
-        for name, count in clients.items():
-            known = f"allocation table names {name!r}; the domains are {', '.join(names)}"
-            need(name in names, known)
-            need(count >= 0, f"allocation table: {name} = {count}; a number of clients is >= 0")
-        need(any(clients.values()), "allocation rule table has no client; set allocation.clients")
-    else:
+    if spec.rule != "table":
         clients = dict.fromkeys(names, 1)
     if spec.rule == "mixed":
         rule = "allocation rule mixed needs"
         need(spec.ratio is not None, f"{rule} a share; set allocation.ratio")
         need(len(names) > 1, f"{rule} two domains or more; use rule domain")
+        need(not spec.every_class, f"{rule} every_class off: the exchange comes after it")
     own = [(domain, clients[domain.name]) for domain in domains if clients.get(domain.name)]
     smallest = min(len(domain.order) // count for domain, count in own)
     parts = [(domain.name, domain.divided(count, smallest)) for domain, count in own]
@@ -285,8 +296,9 @@ def _cut(domains: list[_Domain], data: DataSpec) -> Partition:
     held: dict[str, Pieces] = {}
     tests: dict[str, Pieces] = {}
     spec, share, seed = data.allocation, data.validation, data.split_seed
-    fits = spec.rule == "table" and isinstance(share, float)
-    need(fits, "cut_tests needs rule table and a share of images for validation")
+    fits = spec.rule == "table" and isinstance(share, float) and spec.per_client == "all"
+    said = "cut_tests needs rule table, a share of images for validation, and per_client all"
+    need(fits and not (spec.every_class or spec.remainder), said)
     for domain in (one for one in domains if spec.clients.get(one.name)):
         label, count = domain.labels, spec.clients[domain.name]
         both = (parts(side, label, count) for side in (domain.split.train, domain.split.test))

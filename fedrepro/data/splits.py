@@ -26,13 +26,6 @@ class Split:
     rule: str
 
     @property
-    def deviations(self) -> tuple[str, ...]:
-        """Whether test images are training images too: only with the leaky rules."""
-        leaked, tested = len(np.intersect1d(self.train, self.test)), len(self.test)
-        said = f"{self.domain}: {leaked:,} of {tested:,} test images are training images too"
-        return (said,) if leaked else ()
-
-    @property
     def hash(self) -> str:
         return digest_of(f"{self.domain}|{self.rule}|", self.train, self.test)
 

@@ -119,12 +119,13 @@ class PrivateADCOL(ADCOLVariants):
 
         key = stream_seed(server.seed, "server", round=server.round)
         order = torch.Generator().manual_seed(key)
+        apart = stream_seed(server.seed, "draws", round=server.round)  # not of the samples
         private = partial(
             DPOptimizer,
             noise_multiplier=sigma,
             max_grad_norm=self.clip,
             expected_batch_size=rate * n,
-            generator=torch.Generator(server.device).manual_seed(key),
+            generator=torch.Generator(server.device).manual_seed(apart),
         )
         chosen = ((torch.rand(n, generator=order) < rate).nonzero()[:, 0] for _ in range(steps))
         indices = (index.to(server.device) for index in chosen if len(index))  # else no gradient

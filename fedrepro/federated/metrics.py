@@ -3,7 +3,7 @@ bytes to a target. A curve is tidy, with the columns `CURVE_COLUMNS`; accuracies
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -54,10 +54,12 @@ def scores(curve: pd.DataFrame, rule: str, table: pd.DataFrame | None = None) ->
 
 
 def all_scores(
-    curve: pd.DataFrame, table: pd.DataFrame | None = None
+    curve: pd.DataFrame, protocol: Mapping[str, Any], table: pd.DataFrame | None = None
 ) -> dict[str, dict[str, float]]:
-    """The same under every score rule that has images."""
-    has = not accuracies(curve, "validation", "loss").empty
+    """The same under every score rule that has images; by validation only with an early stop or one
+    round: packed records keep other runs' losses to three digits, too few to find the best."""
+    exact = protocol["early_stop"] or protocol["rounds"] == 1
+    has = exact and not accuracies(curve, "validation", "loss").empty
     return {rule: scores(curve, rule, table) for rule in SCORE_RULES if has or rule != "validation"}
 
 

@@ -132,7 +132,7 @@ def write_scripts(folder: Path, runs: Path) -> None:
         config, data, curve = packed.config(run), packed.facts(run, "data"), packed.rows(run)
         scores = {
             rule: {domain: round(value, 2) for domain, value in found.items()}
-            for rule, found in metrics.all_scores(curve).items()
+            for rule, found in metrics.all_scores(curve, config["protocol"]).items()
         }
         parts.setdefault(run[0], {"runs": {}})["runs"][run] = {
             **line["config"],

@@ -218,8 +218,8 @@ def every_run(found: Results) -> Html:
             "scale": study.scale,
             "run": result.label,
             "seed": study.seed,
-            "rounds": int((curve := result.record.curve)["round"].max()),
-            **{r: f"{score['avg']:.2f}" for r, score in metrics.all_scores(curve).items()},
+            "rounds": int(result.record.curve["round"].max()),
+            **{rule: f"{score['avg']:.2f}" for rule, score in _rules(result.record).items()},
         }
         for study, result in _each_run(found).values()
     }
@@ -289,8 +289,11 @@ def _read(record: Record, column: str) -> dict[str, float]:
     if column != "avg":
         weights = record.data.get("weights") or tested_images(record)
         table = metrics.in_and_out(record.curve, record.data["clients"], weights) / 100
-    scores = metrics.all_scores(record.curve, table)
-    return {rule: score[column] for rule, score in scores.items()}
+    return {rule: score[column] for rule, score in _rules(record, table).items()}
+
+
+def _rules(record: Record, table: pd.DataFrame | None = None) -> dict[str, dict[str, float]]:
+    return metrics.all_scores(record.curve, record.config["protocol"], table)
 
 
 def _moved(ranks: pd.DataFrame) -> str:

@@ -28,7 +28,8 @@ def result(study: Study, experiment: str) -> str:
     if spec.table is not None:
         found = Results([(study, [experiment])])
         return f"{plain(beside(found, experiment), title)}\n"
-    unit = "ratio" if spec.kind in ("prototypes", "inversion") else "percent"
+    units = {"prototypes": "ratio", "inversion": "ratio", "in-out": "fraction"}
+    unit = units.get(spec.kind, "percent")
     ours = wide(rows).map(number, unit=unit)
     lines = text.aligned(("method", *map(str, ours)), ours.itertuples(name=None))
     lost = "".join(f"{label}: {end}\n" for label, end in study.diverged(experiment).items())

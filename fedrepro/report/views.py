@@ -321,12 +321,15 @@ def traffic(found: Results, experiment: str, dataset: str) -> Shown:
 def embedding(found: Results, dataset: str, *by: Any) -> Any:
     """t-SNE of test representations, first seed: one picture by domain, one by class."""
     drawn = (
-        [own.assign(label=r.label) for r in study.results(name) if len(own := r.record.points)]
+        (name, [r for r in study.results(name) if len(r.record.points)])
         for study, names in found.where(dataset=dataset).studies
         for name in names
         if study.paper.experiment(name).kind == "features"
     )
-    frames, pictures = next(filter(None, drawn), []), []
+    name, results = next((pair for pair in drawn if pair[1]), ("", []))
+    frames, pictures = [one.record.points.assign(label=one.label) for one in results], []
+    if name and (said := undecided(found.where(dataset=dataset), name)):
+        show([Html(said, "rows that decide nothing")])
     for key in by if frames else ():
         pictures.append(images.embedding(pd.concat(frames, ignore_index=True), by=key))
         pictures[-1].caption = f"Test representations on {dataset}, coloured by {key}"

@@ -57,4 +57,5 @@ class Made:
         curve = curve.assign(measure="accuracy", subject="global", domain="amazon", split="test")
         protocol = SimpleNamespace(rounds=max(self.asked, len(values)))
         name = f"{label}-{self.seed}-{self.scale}"
-        return SimpleNamespace(run_id=name, curve=curve, protocol=protocol)
+        own = {"config": {"protocol": {"early_stop": None, "rounds": 9}}, "protocol": protocol}
+        return SimpleNamespace(run_id=name, curve=curve, **own)
