@@ -4,6 +4,7 @@ client, a method or an evaluation never changes the other draws, and a resumed r
 draws as an uninterrupted one. Nothing reads torch's or numpy's global generator."""
 
 import hashlib
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -37,6 +38,11 @@ def numpy_stream(
 ) -> np.random.Generator:
     """A numpy generator at the start of the stream."""
     return np.random.default_rng(stream_seed(seed, purpose, client, round))
+
+
+def global_state() -> bytes:
+    """The state of torch's and numpy's global generators; it changes with every draw."""
+    return pickle.dumps((torch.get_rng_state().numpy(), np.random.get_state()))
 
 
 @contextmanager

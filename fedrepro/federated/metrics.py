@@ -231,10 +231,11 @@ class Curve:
 
     def stopped(self, round: int) -> bool:
         """Whether the early stop ends the run at a round."""
-        if self._stop is None:
+        if self._stop is None or not round:
             return False
         losses = self._means("loss", "validation")
-        return not losses.empty and bool(round - losses.idxmin() >= self._stop.patience)
+        need(len(losses), "early_stop reads validation images, which no client has; leave it out")
+        return bool(round - losses.idxmin() >= self._stop.patience)
 
 
 def framed(rows: Iterable[Row]) -> pd.DataFrame:

@@ -1,10 +1,10 @@
 """The one round loop all methods share."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedrepro.base.errors import Diverged, need
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
-from fedrepro.base.rng import seeded_modules, torch_stream
+from fedrepro.base.rng import global_state, seeded_modules, torch_stream
 from fedrepro.data.federation import Federation, Samples
 from fedrepro.engine import ENGINES
 from fedrepro.engine.base import Engine, Job, Results, Trained, must_be_finite
@@ -67,14 +67,14 @@ class Training:
         )
         with seeded_modules(seed, round=0):
             method.init_server(self.server)
+            memory = returned(method.first_memory, self.server)
         self.travelling = [n for n in initial if method.travels(self.layout[n])]
         self.broadcast = [n for n in initial if method.broadcast(self.layout[n])]
-        self.evaluated = evaluated(method, self.layout)
+        self.evaluated = evaluated(method, self.layout, protocol)
         self.watched = method.watched() or self.evaluated[0]
         everywhere = protocol.tested_on == "everywhere" and self.evaluated[0] != "global"
         self.crossed = self.evaluated[0] if everywhere else None  # tested on every domain
         kept = {n: v for n, v in initial.items() if not method.overwrites(self.layout[n])}
-        memory = returned(method.first_memory, self.server)
         second = initial if method.personal_phases(protocol) else {}
         trained = initial if "trained" in (*self.evaluated, self.watched) else {}
         self.clients = [
@@ -82,8 +82,7 @@ class Training:
             for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True))
         ]
         self.log = Curve(protocol.early_stop)
-        # Predicted classes of test images, by ``round/subject/network/domain``, of the rounds of
-        # `Curve.scored`.
+        # Of test images, by ``round/subject/network/domain``, in the rounds of `Curve.scored`.
         self.predicted: dict[str, Tensor] = {}
         self.seconds: dict[str, float] = {}  # of this round, by step
         self.round = 0
@@ -124,9 +123,10 @@ class Training:
 
     def one_round(self) -> list[Row]:
         """Run one round: clients are drawn, receive, train and send; the server averages and
-        learns; all networks are tested. Returns its rows of the curve."""
+        learns; all networks are tested. Returns its rows of the curve.
+        FedReproError: the method draws from a global generator."""
         method, server, number = self.method, self.server, self.round + 1
-        server.round, self.seconds = number, {}
+        server.round, self.seconds, before = number, {}, global_state()
         untrained = number == 1 and getattr(self.protocol.early_stop, "untrained", False)
         rows, predicted = self._evaluate(0) if untrained else ([], {})
         chosen = self._participants(number)
@@ -164,6 +164,9 @@ class Training:
             self._must_be_finite()
 
         tests, found = self._evaluate(number)
+        why = "which a resumed run does not repeat; use Method.draw, client.generator or base.rng"
+        own = f"{method.name} draws from torch's global generator or numpy's, {why}"
+        need(before == global_state(), own)
         rows += tests + self._logged(number, terms, sent)
         self.log.rows += rows
         named, scored = self.predicted | predicted | found, self.log.scored()
@@ -205,17 +208,12 @@ class Training:
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
 
     def _train(self, jobs: Sequence[Job], step: str = "train") -> Results:
-        """Yields the engine's results; the consumer's time is not counted as training.
-        FedReproError: a loss or an upload draws from torch's global generator."""
-        before = torch.get_rng_state()
+        """Yields the engine's results; the consumer's time is not counted as training."""
         with closing(self.engine.train(self.method, jobs)) as results:  # ends running jobs
             while True:
                 with self._timed(step):
                     position, trained = next(results, (-1, None))
                 if trained is None:
-                    own = torch.equal(before, torch.get_rng_state())
-                    why = "which a resumed run does not repeat; use Method.draw or client.generator"
-                    need(own, f"{self.method.name} draws from torch's global generator, {why}")
                     return
                 must_be_finite(self.method, jobs[position], trained.terms)
                 yield position, trained
@@ -252,7 +250,12 @@ class Training:
         """A client for its method's `upload` and `remember` in a round."""
         samples = client.data.train
         generator = torch_stream(self.seed, "method", client.index, number)
-        features = partial(self.engine.features, state, samples, generator=generator)
+
+        def features(*how: Any, **named: Any) -> Tensor:
+            with seeded_modules(self.seed, number, "dropout", client.index):
+                named["generator"] = generator
+                return self.engine.features(state, samples, *how, **named)
+
         own = samples.labels, samples.images, state, received, self.protocol.data, generator
         return TrainedClient(client.index, self.server.classes, *own, features)
 
@@ -260,6 +263,9 @@ class Training:
         message = returned(self.method.upload, view, sent=OWN)
         if self.travelling:
             message.setdefault("model", {n: trained.state[n] for n in self.travelling})
+        other = message.get("model", {}).keys() ^ self.travelling  # its average would be too small
+        own = f"{self.method.name}.upload: model must have all shared tensors and no others"
+        need(not other, f"{own}; see {min(other, default='')}")
         return Upload(client.index, len(client.data.train), message)
 
     def _keep(self, client: Client, trained: Trained, view: TrainedClient) -> None:
@@ -283,10 +289,15 @@ class Training:
             with self._timed("evaluate"):
                 for one in self.clients:
                     own = one.personal(self.server.model)
-                    one.kept = one.kept | self.engine.bn_statistics(own, one.data.train)
+                    with seeded_modules(self.seed, number, "dropout", one.index):
+                        one.kept = one.kept | self.engine.bn_statistics(own, one.data.train)
         for subject in dict.fromkeys((*self.evaluated, self.watched)):
             tests = self._tests(subject, number)
             for test in tests:
+                if math.isnan(test.loss):  # an argmax of NaN would be an accuracy
+                    why = f"seed {self.seed}: the {test.split} loss of {test.network}'s network on "
+                    why += f"{test.domain} in round {number} is NaN; lower the learning rate"
+                    raise Diverged(f"{self.method.name}, {why}", self.seed, number)
                 if test.split == "test":
                     name = f"{number}/{subject}/{test.network}/{test.domain}"
                     predicted[name] = test.predicted

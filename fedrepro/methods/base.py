@@ -112,7 +112,7 @@ class TrainedClient:
         if self.inputs.ndim != 2:
             mend = "use frozen features, such as data set office10-frozen or folder-frozen:PATH"
             raise FedReproError(f"the method works on embeddings; {mend}")
-        return self.inputs.to(next(iter(self.state.values())).dtype)
+        return self.inputs.to(next(v for v in self.state.values() if v.is_floating_point()).dtype)
 
 
 @dataclass(frozen=True)
@@ -352,9 +352,12 @@ def weights_of(method: Method, protocol: Protocol, counts: Sequence[int]) -> lis
     return found
 
 
-def evaluated(method: Method, layout: Layout) -> tuple[str, ...]:
-    """The networks to test. FedReproError: they are not known."""
+def evaluated(method: Method, layout: Layout, protocol: Protocol) -> tuple[str, ...]:
+    """The networks to test. FedReproError: they are not known, or there are none."""
     found: tuple[str, ...] = checked(method.evaluated_models, tuple, layout)
-    known = found and {*found, method.watched() or found[0]} <= {*NETWORKS}
-    need(known, f"{method.name}: tested networks are {', '.join(NETWORKS)}; correct it")
+    tested = {*found, method.watched() or "".join(found[:1])}
+    wrong = f"{method.name}: tested networks are {', '.join(NETWORKS)}; correct it"
+    need(found and tested <= {*NETWORKS}, wrong)
+    lacks = "twin" in tested and not method.personal_phases(protocol)
+    need(not lacks, f"{method.name} tests twins but has none; add personal_phases")
     return found

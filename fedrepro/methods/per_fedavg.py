@@ -4,10 +4,10 @@ import fedrepro.methods.api as fl
 class PerFedAvg(fl.Method):
     """First-order Per-FedAvg: clients update the shared network with gradients after one step.
 
-    A step reads two batches (an odd last one of an epoch is left out); Fallah et al. 2020, Alg. 1
-    with the first-order approximation of its Sec. 5. The server averages. Before a test each client
-    adapts the average to its own images; `adapt_epochs` 0 tests the average itself. A rate that is
-    None is the protocol's learning rate.
+    A step reads two batches. An odd last one of an epoch is left out, so a client whose images are
+    one batch does not train. Fallah et al. 2020, Alg. 1, first-order as in its Sec. 5. The server
+    averages. Before a test each client adapts the average to its own images; `adapt_epochs` 0 tests
+    the average itself. A rate that is None is the protocol's learning rate.
     """
 
     name = "Per-FedAvg"

@@ -114,7 +114,7 @@ class Server:
     @property
     def dtype(self) -> torch.dtype:
         """The run's floating-point type."""
-        return next(iter(self.model.values())).dtype
+        return next(v.dtype for v in self.model.values() if v.is_floating_point())
 
     def add_module(self, name: str, module: nn.Module) -> None:
         """Add a network of the server; it moves to the run's device and type."""

@@ -168,6 +168,16 @@ def counts(record: Record) -> pd.DataFrame:
     return clients.assign(share=size / size.sum())
 
 
+def parts(record: Record, column: str) -> dict[str, float]:
+    """How much each domain counts in a column: a domain, in or out of the clients' domains, else
+    the plain mean."""
+    domains = [column] if column in record.data["domains"] else record.data["domains"]
+    if column not in (*IN, *OUT):
+        return dict.fromkeys(domains, 1 / len(domains))
+    own = counts(record).groupby("domain").share.sum().reindex(domains, fill_value=0)
+    return dict((1 - own) / (len(own) - 1) if column in OUT else own)
+
+
 def binomial(accuracy: float, images: int) -> float:
     """Variance of an accuracy (0 to 1) over draws of this many test images."""
     return accuracy * (1 - accuracy) / images
@@ -191,19 +201,11 @@ class Noise:
     ) -> float:
         """The variance of a row's mean accuracy (0 to 1) over its seeds, or of two rows'
         difference; with weights, of their weighted sum.
-        rows: one or two rows, each the runs of its seeds. column: a domain, in or out of the
-        clients' domains (`metrics.in_and_out`), else the domains' plain mean.
+        rows: one or two rows, each the runs of its seeds. column: as in `parts`.
         Two rows are paired image by image, by those of their runs that stored predictions. Where a
         row has none they count as separate, which gives no less if they fail on the same images."""
-        data = rows[0][0].data
-        domains = [column] if column in data["domains"] else data["domains"]
-        parts, away = dict.fromkeys(domains, 1 / len(domains)), column in OUT
-        if column in (*IN, *OUT):
-            own = counts(rows[0][0]).groupby("domain").share.sum().reindex(domains, fill_value=0)
-            parts = dict((1 - own) / (len(own) - 1) if away else own)
-        return sum(
-            part**2 * self._of_domain(rows, domain, weights, away) for domain, part in parts.items()
-        )
+        every = parts(rows[0][0], column).items()
+        return sum(n**2 * self._of_domain(rows, d, weights, column in OUT) for d, n in every)
 
     def _of_domain(
         self, rows: Sequence[Sequence[Record]], domain: str, weights: Sequence[float], away: bool

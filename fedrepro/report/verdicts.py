@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedrepro.federated.metrics import ROUNDING
 from fedrepro.papers import Paper, contradicts
-from fedrepro.quantities.accuracy import Noise, binomial
+from fedrepro.quantities.accuracy import Noise, binomial, parts
 from fedrepro.quantities.base import tested_images
 from fedrepro.records import Record
 from fedrepro.report.comparison import Compared, Word, compared
@@ -274,11 +274,11 @@ def _drawn(paper: Paper, table: str, cell: _Cell, noise: Noise) -> float:
     if len(rows) > 1:
         return 2 * ours
     images, whole = tested_images(rows[0][0]), weights[0]
-    domains = [cell.name] if cell.name in images else list(images)
-    columns = [paper.table(table).values(paper.column(table, name) or name) for name in domains]
-    shares = [column.get(cell.method, cell.printed["published"]) / whole for column in columns]
-    sizes = [images[domain] for domain in domains]
-    theirs = sum(map(binomial, shares, sizes)) / len(sizes) ** 2
+    theirs = 0.0
+    for domain, part in parts(rows[0][0], cell.name).items():
+        column = paper.table(table).values(paper.column(table, domain) or domain)
+        share = column.get(cell.method, cell.printed["published"]) / whole
+        theirs += part**2 * binomial(share, images[domain])
     return ours + whole**2 * theirs
 
 
