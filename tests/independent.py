@@ -22,8 +22,7 @@ RUNS, PAPERS = ROOT / "book" / "records", ROOT / "fedrepro" / "papers"
 COUNTED = ("sizes", "transfers")  # nothing is trained for them
 PERCENT = ("accuracy", "sweep", "sampling", "curves", "targets")
 KINDS = {**dict.fromkeys(PERCENT, 100.0), "in-out": 1.0}
-# Unit, differences by seed, variance over test images, margin; of each difference of a test. Then
-# the scale, and whether its curves let it answer.
+# Of each difference: unit, values by seed, variance over images, margin; scale, may it answer.
 Part = tuple[list[tuple[Any, Any, float, float]], str, bool]
 
 

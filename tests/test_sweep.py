@@ -31,7 +31,6 @@ data_root = None
 runs_dir = None
 changes = None"""
 
-# The outputs scrapbook's glue writes, without its slow import.
 GLUE = """from IPython.display import display
 def glue(name, value):
     kind = "application/scrapbook.scrap.json+json"

@@ -220,7 +220,6 @@ def test_digits_are_numbered_as_in_the_release(packed, tmp_path):
 
 
 # MPFT: tests on whole domains, mixed test sets, test sets cut in parts, in closed form.
-
 SHARES = {"test_share": 0.3, "validation": 0.2, "split_seed": 1}
 
 

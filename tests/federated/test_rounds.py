@@ -88,6 +88,8 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
         ("phases", lambda _: Phase("local", 1), "must return a tuple, not Phase"),
         ("personal_phases", lambda _: [Phase("own", 1, loss="mine")], "unknown loss 'mine'"),
         ("upload", lambda _: {"own": torch.rand(1)}, "draws from torch's global generator"),
+        ("server_step", lambda *_: np.random.rand(), "generator or numpy's"),
+        ("upload", lambda _: {"model": {}}, "model must have all shared tensors"),
         ("server_step", lambda server, _: server.model.clear(), "not add or remove server.model"),
         ("server_step", log, "logged server values must be numbers: drift"),
     ):
