@@ -20,7 +20,7 @@ from fedrepro import methods, papers
 ROOT = Path(__file__).parents[1]
 RUNS, PAPERS = ROOT / "book" / "records", ROOT / "fedrepro" / "papers"
 COUNTED = ("sizes", "transfers")  # nothing is trained for them
-PERCENT = ("accuracy", "sweep", "sampling", "curves", "targets")
+PERCENT = ("accuracy", "sweep", "sampling", "curves", "targets", "grid")
 KINDS = {**dict.fromkeys(PERCENT, 100.0), "in-out": 1.0}
 # Of each difference: unit, values by seed, variance over images, margin; scale, may it answer.
 Part = tuple[list[tuple[Any, Any, float, float]], str, bool]
@@ -267,7 +267,7 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
             theirs[label] = {s: "+".join(theirs[a][s] for a in each) for s in theirs[each[0]]}
         by, best = column_of(test, kind), own[test["better"]]
         columns = {"each": facts(next(iter(best.values())))["domains"]}
-        if kind == "sampling":
+        if kind in ("sampling", "grid"):
             columns["accuracy"] = ["avg"]
         differences = []
         known = values(next(iter(best.values())), kind, rule)

@@ -12,6 +12,8 @@ from typing import Literal
 import numpy as np
 import torch
 
+from fedrepro.base.errors import need
+
 Purpose = Literal[
     "split", "allocation", "initialisation", "batches", "augmentation", "participation", "method",
     "draws", "dropout", "adaptation", "twin", "server", "generation", "figure",
@@ -43,6 +45,13 @@ def numpy_stream(
 def global_state() -> bytes:
     """The state of torch's and numpy's global generators; it changes with every draw."""
     return pickle.dumps((torch.get_rng_state().numpy(), np.random.get_state()))
+
+
+def must_be_untouched(before: bytes, method: str) -> None:
+    """FedReproError: since this `global_state` a method has drawn from a global generator."""
+    why = "which a resumed run does not repeat; use Method.draw, client.generator or base.rng"
+    own = f"{method} draws from torch's global generator or numpy's, {why}"
+    need(before == global_state(), own)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedrepro.base.errors import Diverged, need
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
-from fedrepro.base.rng import global_state, seeded_modules, torch_stream
+from fedrepro.base.rng import global_state, must_be_untouched, seeded_modules, torch_stream
 from fedrepro.data.federation import Federation, Samples
 from fedrepro.engine import ENGINES
 from fedrepro.engine.base import Engine, Job, Results, Trained, must_be_finite
@@ -164,9 +164,7 @@ class Training:
             self._must_be_finite()
 
         tests, found = self._evaluate(number)
-        why = "which a resumed run does not repeat; use Method.draw, client.generator or base.rng"
-        own = f"{method.name} draws from torch's global generator or numpy's, {why}"
-        need(before == global_state(), own)
+        must_be_untouched(before, method.name)
         rows += tests + self._logged(number, terms, sent)
         self.log.rows += rows
         named, scored = self.predicted | predicted | found, self.log.scored()
