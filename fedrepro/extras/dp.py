@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.base.rng import stream_seed
+from fedrepro.base.rng import stream_seed, torch_stream
 from fedrepro.methods.adcol_variants import ADCOLVariants
 
 Noise = Literal["laplace", "gaussian"]
@@ -117,8 +117,7 @@ class PrivateADCOL(ADCOLVariants):
         from opacus import GradSampleModule
         from opacus.optimizers import DPOptimizer
 
-        key = stream_seed(server.seed, "server", round=server.round)
-        order = torch.Generator().manual_seed(key)
+        order = torch_stream(server.seed, "server", round=server.round)
         apart = stream_seed(server.seed, "draws", round=server.round)  # not of the samples
         private = partial(
             DPOptimizer,

@@ -130,6 +130,13 @@ def best_round(curve: pd.DataFrame) -> int:
     return int(curve["round"].max() if losses.empty else losses["avg"].idxmin())
 
 
+def client_shares(clients: Sequence[Mapping[str, str]], tested: Mapping[str, int]) -> pd.DataFrame:
+    """By client: its domain, and its share of the accuracies of `in_and_out`."""
+    frame = pd.DataFrame(list(clients)).set_index("name")
+    size = frame.domain.map(tested) / frame.groupby("domain").domain.transform("size")
+    return frame.assign(share=size / size.sum())
+
+
 def in_and_out(
     curve: pd.DataFrame, clients: Sequence[Mapping[str, str]], tested: Mapping[str, int]
 ) -> pd.DataFrame:
@@ -137,20 +144,17 @@ def in_and_out(
     others (ood), by round, in percent. Both are averaged over clients by their share of their
     domain's test images (tested, or another weight). clients: name and domain of each. MPFT, Eq. 3,
     which the text does not give exactly; the authors' own result files confirm this form."""
-    sharing = pd.Series([client["domain"] for client in clients]).value_counts()
     common = accuracies(curve).drop(columns="avg")
     crossed = curve[(curve.measure == "cross-accuracy") & (curve.split == "test")]
     own = crossed.pivot(index="round", columns=["subject", "domain"], values="value")
     own = own.reindex(common.index)
-    ind, ood, total = np.zeros(len(common)), np.zeros(len(common)), 0.0
-    for client in clients:
-        table = own.get(client["name"], common)
-        weight = tested[client["domain"]] / sharing[client["domain"]]
-        values, home = table.to_numpy(), table.columns.get_loc(client["domain"])
-        ind += weight * values[:, home]
-        ood += weight * np.delete(values, home, axis=1).mean(axis=1)
-        total += weight
-    return pd.DataFrame({"ind": ind / total, "ood": ood / total}, common.index)
+    ind, ood = np.zeros(len(common)), np.zeros(len(common))
+    for name, domain, share in client_shares(clients, tested)[["domain", "share"]].itertuples():
+        table = own.get(name, common)
+        values, home = table.to_numpy(), table.columns.get_loc(domain)
+        ind += share * values[:, home]
+        ood += share * np.delete(values, home, axis=1).mean(axis=1)
+    return pd.DataFrame({"ind": ind, "ood": ood}, common.index)
 
 
 def rounds_to_target(accuracy: "pd.Series[float]", target: float) -> int | None:

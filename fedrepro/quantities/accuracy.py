@@ -161,11 +161,9 @@ def confusion(runs: Iterable[tuple[str, Record]], rule: str) -> pd.DataFrame:
 
 
 def counts(record: Record) -> pd.DataFrame:
-    """By client: its domain, and its share of an accuracy in or out of domain."""
-    clients = pd.DataFrame(record.data["clients"]).set_index("name")
-    tested = clients.domain.map(record.data.get("weights") or tested_images(record))
-    size = tested / clients.groupby("domain").domain.transform("size")
-    return clients.assign(share=size / size.sum())
+    """`metrics.client_shares` of a run."""
+    tested = record.data.get("weights") or tested_images(record)
+    return metrics.client_shares(record.data["clients"], tested)
 
 
 def parts(record: Record, column: str) -> dict[str, float]:
