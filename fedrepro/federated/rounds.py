@@ -136,7 +136,7 @@ class Training:
         jobs = [self._job(c, down, number) for c, down in zip(chosen, downs, strict=True)]
         terms: dict[str, dict[str, float]] = {client.data.name: {} for client in chosen}
 
-        if phases := phases_of(method, method.personal_phases, self.protocol):
+        if phases := phases_of(method, self.layout, method.personal_phases, self.protocol):
             twins = [j.apart("twin", phases, c.twin) for j, c in zip(jobs, chosen, strict=True)]
             for i, trained in self._train(twins):
                 chosen[i].twin = trained.state
@@ -238,7 +238,7 @@ class Training:
             state=client.personal(self.server.model),
             samples=client.data.train,
             received=message | memory,
-            phases=phases_of(self.method, self.method.phases, self.protocol),
+            phases=phases_of(self.method, self.layout, self.method.phases, self.protocol),
             optimizer=client.optimizer,
         )
 
@@ -331,7 +331,8 @@ class Training:
     ) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
         """The networks of one of the kinds in `Method.evaluated_models`, by a client's position, as
         they are tested. If the method trains before a test, these are temporary copies."""
-        phases = self.method.before_test(self.protocol, number == self.protocol.rounds)
+        given = self.protocol, number == self.protocol.rounds
+        phases = phases_of(self.method, self.layout, self.method.before_test, *given)
         if subject == "global":
             yield 0, self.server.model
         elif phases:

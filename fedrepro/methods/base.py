@@ -330,14 +330,22 @@ def returned(
     return dict(found)
 
 
-def phases_of(method: Method, hook: Callable[..., Any], protocol: Protocol) -> tuple[Phase, ...]:
+def phases_of(
+    method: Method, layout: Layout, hook: Callable[..., Any], *given: Any
+) -> tuple[Phase, ...]:
     """The phases that a method's function returns. FedReproError: one cannot be trained."""
-    found = tuple(checked(hook, Sequence, protocol))
+    found = tuple(checked(hook, Sequence, *given))
     for one in found:
         phase = isinstance(one, Phase) and isinstance(one.epochs, int)
         lacks = f"{method.name}: a phase is Phase(name, number of epochs), not {one!r}; correct it"
         need(phase, lacks)
         need(hasattr(method, one.loss), f"{method.name}: a phase has an unknown loss {one.loss!r}")
+        trains = one.trains is CLOSING.trains or any(
+            one.trains(tensor) for tensor in layout.values() if not tensor.is_buffer
+        )
+        need(trains, f"{method.name}: phase {one.name} trains no parameter; correct its trains")
+        other = ", ".join(name for name, _ in one.apart if name not in layout)
+        need(not other, f"{method.name}: phase {one.name} has no tensor {other} to train apart")
     return found
 
 

@@ -42,6 +42,7 @@ from fedrepro.records.record import (
 )
 
 DIVERGED = "diverged.json"  # in the folder of a diverged run: message, seed and round
+STATE = "so no run repeats another; keep it in server.tensors or in first_memory"
 SHARE = 20  # saves may take this fraction (1/n) of the time
 
 
@@ -200,8 +201,17 @@ def _train(
     for name, content in known.items():
         files.write_json(folder / f"{name}.json", content)
     checkpoint, tracker = FileCheckpoint(folder), opened(track, folder) if track else None
+    spec = RunSpec(training.method, training.protocol, training.seed)
+
+    def after_round(rows: Iterable[Row]) -> None:
+        # A method's code, with the class attributes and globals that it uses, is part of the id.
+        same = spec.config()["method"] == config["method"]
+        need(same, f"{spec.method.name} changes a class attribute or a global in training, {STATE}")
+        if tracker is not None:
+            tell(tracker, rows)
+
     try:
-        training.run(progress, checkpoint, partial(tell, tracker) if tracker else None)
+        training.run(progress, checkpoint, after_round)
     except Diverged as end:
         said = {"message": str(end), "seed": end.seed, "round": end.round}
         files.write_json(folder / DIVERGED, said)

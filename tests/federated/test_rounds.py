@@ -87,6 +87,8 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
         ("weights", lambda _, counts: counts, "weights must have the sum 1, not 43"),
         ("phases", lambda _: Phase("local", 1), "must return a tuple, not Phase"),
         ("personal_phases", lambda _: [Phase("own", 1, loss="mine")], "unknown loss 'mine'"),
+        ("phases", lambda _: [Phase("idle", 1, lambda _: False)], "idle trains no parameter"),
+        ("phases", lambda _: [Phase("one", 1, apart=(("x", None),))], "no tensor x to train apart"),
         ("upload", lambda _: {"own": torch.rand(1)}, "draws from torch's global generator"),
         ("server_step", lambda *_: np.random.rand(), "generator or numpy's"),
         ("upload", lambda _: {"model": {}}, "model must have all shared tensors"),

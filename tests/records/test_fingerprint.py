@@ -7,6 +7,7 @@ import linecache
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +18,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from fedrepro.base.files import CHECKOUT
 from fedrepro.records.fingerprint import fingerprint
 from tests.data.made import one_line
+from tests.records.conftest import obtain, spec
 
 HEAD = """
 from functools import cached_property, lru_cache, partial
@@ -114,7 +116,7 @@ def test_sets_do_not_follow_the_hash_seed(tmp_path):
     assert one == other
 
 
-def test_what_cannot_be_read_or_told_from_others_is_one_line(tmp_path):
+def test_what_cannot_be_read_or_told_from_others_is_one_line(tmp_path, toy_data):
     namespace: dict[str, type] = {"__name__": "__main__"}
     exec(HEAD + WAYS["lambda"], namespace)
     with one_line(r"cannot be read.*notebook's cell"):
@@ -122,6 +124,10 @@ def test_what_cannot_be_read_or_told_from_others_is_one_line(tmp_path):
     text = f"import threading\nW = threading.Lock()\nclass Mine(Method):\n{LOSS}W"
     with one_line("Mine uses a lock whose content"):
         fingerprint(module(tmp_path, text).Mine)
+    text = "class Mine(Method):\n    name, reference, N = 'Mine', '', 0\n"
+    text += "    def init_server(self, server):\n        Mine.N += 1"
+    with one_line("Mine changes a class attribute or a global in training"):
+        obtain(tmp_path, replace(spec(), method=module(tmp_path, text).Mine()))
 
 
 IN_CELLS = r"""

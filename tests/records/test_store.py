@@ -185,15 +185,13 @@ def from_predictions(training, rule_round):
 def test_every_score_can_be_computed_from_the_predictions(name):
     training = toys.start(name, rounds=9, local_epochs=1)
     curve = training.run(Silent())
-    table = metrics.accuracies(curve)
+    table = metrics.accuracies(curve).drop(columns="avg")
     kept = sorted({int(name.partition("/")[0]) for name in training.predicted})
     assert kept[-5:] == [5, 6, 7, 8, 9] and len(kept) <= 7
     for number in kept:
-        expected = table.loc[number].drop("avg").to_dict()
-        assert from_predictions(training, number) == pytest.approx(expected)
+        assert from_predictions(training, number) == pytest.approx(table.loc[number].to_dict())
     for rule in ("best-test", "validation"):
-        scores = metrics.scores(curve, rule)
-        del scores["avg"]
+        scores = {d: v for d, v in metrics.scores(curve, rule).items() if d != "avg"}
         assert any(from_predictions(training, n) == pytest.approx(scores) for n in kept)
 
 
@@ -272,27 +270,16 @@ def test_a_file_of_a_record(record, file):
 def test_the_list_itself(record):
     files = [path.name for path in record.folder.iterdir() if path.suffix]
     assert len(files) == 6
-
-    def everything() -> None:
-        again = Record(record.folder)
-        for file in files:
-            again.read(file)
-
     for how in damages(record.folder / "done"):
         with pytest.raises(FedReproError, match="delete its folder and run again"):
-            everything()
+            again = Record(record.folder)
+            assert [again.read(file) for file in files]
             pytest.fail(how)
 
 
 WHOLE = torch.arange(6.0).reshape(2, 3)
-TENSORS = {
-    "a": WHOLE.T,
-    "alias": WHOLE[1:],
-    "bfloat": WHOLE.bfloat16(),
-    "b": torch.tensor([True, False]),
-    "c": torch.tensor(7),
-    "empty": torch.zeros(0, 4, dtype=torch.float64),
-}
+TENSORS = {"a": WHOLE.T, "alias": WHOLE[1:], "bfloat": WHOLE.bfloat16(), "c": torch.tensor(7)}
+TENSORS |= {"b": torch.tensor([True, False]), "empty": torch.zeros(0, 4, dtype=torch.float64)}
 FACTS = {"round": 2, "rows": [[1, "a", 0.5]]}
 
 
