@@ -42,7 +42,6 @@ from fedrepro.records.record import (
 )
 
 DIVERGED = "diverged.json"  # in the folder of a diverged run: message, seed and round
-STATE = "so no run repeats another; keep it in server.tensors or in first_memory"
 SHARE = 20  # saves may take this fraction (1/n) of the time
 
 
@@ -206,7 +205,8 @@ def _train(
     def after_round(rows: Iterable[Row]) -> None:
         # A method's code, with the class attributes and globals that it uses, is part of the id.
         same = spec.config()["method"] == config["method"]
-        need(same, f"{spec.method.name} changes a class attribute or a global in training, {STATE}")
+        way = "so no run repeats another; keep it in server.tensors or in first_memory"
+        need(same, f"{spec.method.name} changes a class attribute or a global in training, {way}")
         if tracker is not None:
             tell(tracker, rows)
 

@@ -131,7 +131,7 @@ def test_what_pages_say_of_recorded_tables():
     avg = numbers(paper, "table-3-office10", "office10").avg
     (run,) = (r for *_, r in paper.runs("table-3-office10") if r.label == "FedProx")
     assert run.record.curve.query("measure == 'term' and subject == 'prox'").value.max() < 0.0003
-    off = f"one run by {avg.FedAvg - avg.FedProx:.1f} points"
+    off = f"moves one run by {avg.FedAvg - avg.FedProx:.1f} points"
     said(OWN, f"it has {avg.FedProx:.1f} % and FedAvg {avg.FedAvg:.1f} %", off)
     neither, _, alone, both = numbers(i2pfl, "table-5-digits", "digits4-standin").avg
     gains = f"{both - neither:.1f} and {alone - neither:.1f} points above FedAvg"

@@ -85,7 +85,7 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
         ("download", lambda *_: {"own": 3}, "own must be a tensor, not int"),
         ("weights", lambda *_: [1.0], "weights must return one weight per client"),
         ("weights", lambda _, counts: counts, "weights must have the sum 1, not 43"),
-        ("phases", lambda _: Phase("local", 1), "must return a tuple, not Phase"),
+        ("before_test", lambda *_: Phase("own", 1), "must return a tuple, not Phase"),
         ("personal_phases", lambda _: [Phase("own", 1, loss="mine")], "unknown loss 'mine'"),
         ("phases", lambda _: [Phase("idle", 1, lambda _: False)], "idle trains no parameter"),
         ("phases", lambda _: [Phase("one", 1, apart=(("x", None),))], "no tensor x to train apart"),
