@@ -43,6 +43,14 @@ class _Spec(BaseModel, frozen=True, extra="forbid"):
 
     later: ClassVar[tuple[str, ...]] = ()
 
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _no_flag(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and kind not in (bool, Any):  # pydantic takes it for 0 or 1
+            raise ValueError(f"{str(value).lower()} is not a value of it")
+        return value
+
     @pydantic.model_serializer(mode="wrap")
     def _dump(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = type(self).model_fields

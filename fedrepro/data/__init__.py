@@ -45,7 +45,7 @@ class DomainStatus:
 
 def status(names: Sequence[str] = (), root: Path | str | None = None) -> list[DomainStatus]:
     """One row per domain, also for ``folder:PATH``. Bad or missing files give a row, no error."""
-    own = [name for name in names if name.startswith(f"{folders.FOLDER}:")]
+    own = [name for name in names if folders.kind(name) != name]
     official = [name for name in names if name not in own]
     chosen = domain_names(official) if official or not own else ()
     folder = manifest.data_root(root) if set(chosen) - set(GENERATED) else None
@@ -71,7 +71,7 @@ def _folder_status(name: str) -> list[DomainStatus]:
     """The content of a user's folder, in total and by domain; or what is wrong with it."""
     licence = "your own"
     try:
-        tree = folders.opened(folders.named(name))
+        tree = folders.opened(folders.named(f"{folders.FOLDER}:{name.partition(':')[2]}"))
         assert tree is not None
     except FedReproError as error:
         path = Path(name.partition(":")[2]).expanduser()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from unicodedata import normalize
 
 from fedrepro.base.errors import FedReproError, need, one_line
 from fedrepro.data import pictures
@@ -51,7 +52,7 @@ class Tree:
 
         def label_of(parts: tuple[str, ...]) -> int | None:
             hidden = any(part.startswith(".") for part in parts)
-            return None if hidden else self.classes.index(parts[1])
+            return None if hidden else self.classes.index(_class(parts))
 
         where = self.root / domain
         with _own():
@@ -126,6 +127,10 @@ def _look(root: Path) -> Tree:
     return Tree(root, tuple(classes), hashes, {domain: len(found[domain]) for domain in names})
 
 
+def _class(parts: tuple[str, ...]) -> str:
+    return normalize("NFC", parts[1])  # a Mac writes é as two characters
+
+
 def _classes(root: Path) -> dict[str, list[str]]:
     """The class of each picture in a tree, by domain. Hidden files and files next to the class
     folders are ignored; anything else is an error."""
@@ -149,7 +154,7 @@ def _classes(root: Path) -> dict[str, list[str]]:
             found.setdefault(parts[0], [])
         elif pictures.is_picture(path.name):
             _need(len(parts) == 3, path, "is not in a class of a domain", f"move it: {HOW}")
-            found.setdefault(parts[0], []).append(parts[1])
+            found.setdefault(parts[0], []).append(_class(parts))
         else:
             said = f"is not a picture ({', '.join(pictures.PICTURES)})"
             _need(len(parts) < 3, path, said, "convert or remove it")

@@ -15,14 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.swa_utils import update_bn
+from torch.utils._pytree import tree_leaves
 
-from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.base.errors import Diverged, FedReproError, need
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol
 from fedrepro.base.rng import Purpose, torch_stream
 from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import augment, epoch_batches, normalise, slices
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
-from fedrepro.methods.server import Message
+from fedrepro.methods.server import OWN, Message
 from fedrepro.models import FLModel, Output, architecture, layout, run_with
 
 EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fills a GPU
@@ -100,6 +101,17 @@ def must_be_finite(method: Method, job: Job, terms: Mapping[str, float]) -> None
             job.seed,
             job.round,
         )
+
+
+@contextlib.contextmanager
+def unchanged(method: Method, jobs: Sequence[Job]) -> Iterator[None]:
+    """FedReproError: inside, a tensor that clients received was changed in place. The server and
+    the other clients read it too; a client's own memory may change."""
+    sent = [[v for kind, v in job.received.items() if kind not in OWN] for job in jobs]
+    before = [value._version for value in tree_leaves(sent)]
+    yield
+    same = before == [value._version for value in tree_leaves(sent)]
+    need(same, f"{method.name} changes what a client received in place; change a copy of it")
 
 
 def gradients(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from fedrepro.base.errors import need
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.rng import seeded_modules
 from fedrepro.base.threads import lanes, side_by_side
@@ -103,6 +104,8 @@ class LoopEngine(Engine):
             value.grad = None
         total, terms = self._loss(loss, model, batch, received, late)
         if model.params:
+            name = getattr(loss, "__qualname__", "the loss")
+            need(total.requires_grad, f"{name} depends on no trained parameter; do not detach it")
             total.backward(retain_graph=bool(late))
         rest = gradients(torch.stack([terms[n] for n in late]).sum(), model.params) if late else {}
         return terms, rest

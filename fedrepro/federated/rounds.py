@@ -17,7 +17,7 @@ from fedrepro.base.protocol import Protocol
 from fedrepro.base.rng import global_state, must_be_untouched, seeded_modules, torch_stream
 from fedrepro.data.federation import Federation, Samples
 from fedrepro.engine import ENGINES
-from fedrepro.engine.base import Engine, Job, Results, Trained, must_be_finite
+from fedrepro.engine.base import Engine, Job, Results, Trained, must_be_finite, unchanged
 from fedrepro.federated import metrics
 from fedrepro.federated.clients import Checkpoint, Client, RunningAverage, give_head, participants
 from fedrepro.federated.metrics import LAST, Curve, Row, Test, framed, logged
@@ -207,7 +207,8 @@ class Training:
 
     def _train(self, jobs: Sequence[Job], step: str = "train") -> Results:
         """Yields the engine's results; the consumer's time is not counted as training."""
-        with closing(self.engine.train(self.method, jobs)) as results:  # ends running jobs
+        results = self.engine.train(self.method, jobs)
+        with unchanged(self.method, jobs), closing(results):  # ends running jobs
             while True:
                 with self._timed(step):
                     position, trained = next(results, (-1, None))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from fedrepro.federated import metrics
-from fedrepro.quantities.base import Asked, Values, quantity, tested_images
+from fedrepro.quantities.base import Asked, Values, domain_weights, quantity, tested_images
 from fedrepro.records import Record
 
 Hits = npt.NDArray[np.float64]
@@ -104,8 +104,8 @@ def in_out(asked: Asked) -> Values:
     for result in asked.results:
         curve, data = result.record.curve, result.record.data
         best = metrics.best_round(curve)
-        weights = data.get("weights") or tested_images(result.record)
-        found = metrics.in_and_out(curve[curve["round"] == best], data["clients"], weights)
+        at_best, weights = curve[curve["round"] == best], domain_weights(result.record)
+        found = metrics.in_and_out(at_best, data["clients"], weights)
         last = best if metrics.traffic(curve).size else 0
         values = (found.ood[best] / 100, found.ind[best] / 100, last)
         yield from zip([result.label] * 3, names, map(float, values), strict=True)
@@ -162,8 +162,7 @@ def confusion(runs: Iterable[tuple[str, Record]], rule: str) -> pd.DataFrame:
 
 def counts(record: Record) -> pd.DataFrame:
     """`metrics.client_shares` of a run."""
-    tested = record.data.get("weights") or tested_images(record)
-    return metrics.client_shares(record.data["clients"], tested)
+    return metrics.client_shares(record.data["clients"], domain_weights(record))
 
 
 def parts(record: Record, column: str) -> dict[str, float]:

@@ -199,6 +199,11 @@ def tested_images(record: Record) -> dict[str, int]:
     return found
 
 
+def domain_weights(record: Record) -> dict[str, int]:
+    """Weights of the domains' accuracies in a mean: their test images, unmixed if tests mix."""
+    return record.data.get("weights") or tested_images(record)
+
+
 def _one_image(record: Record, column: str) -> float:
     """The most that one test image moves an accuracy by, from 0 to 1."""
     images = tested_images(record)

@@ -14,7 +14,7 @@ from fedrepro import methods as registry
 from fedrepro import papers
 from fedrepro.federated import metrics
 from fedrepro.papers.paper import as_text
-from fedrepro.quantities.base import Result, Study, tested_images
+from fedrepro.quantities.base import Result, Study, domain_weights
 from fedrepro.records import Record
 from fedrepro.records.record import environment
 from fedrepro.report.results import Results, recorded, run_link
@@ -287,8 +287,8 @@ def _read(record: Record, column: str) -> dict[str, float]:
     """One column of a run, under each score rule."""
     table = None
     if column != "avg":
-        weights = record.data.get("weights") or tested_images(record)
-        table = metrics.in_and_out(record.curve, record.data["clients"], weights) / 100
+        found = metrics.in_and_out(record.curve, record.data["clients"], domain_weights(record))
+        table = found / 100
     return {rule: score[column] for rule, score in _rules(record, table).items()}
 
 

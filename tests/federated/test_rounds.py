@@ -89,6 +89,8 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
         ("personal_phases", lambda _: [Phase("own", 1, loss="mine")], "unknown loss 'mine'"),
         ("phases", lambda _: [Phase("idle", 1, lambda _: False)], "idle trains no parameter"),
         ("phases", lambda _: [Phase("one", 1, apart=(("x", None),))], "no tensor x to train apart"),
+        ("client_loss", lambda *_: {"ce": torch.zeros(())}, "depends on no trained parameter"),
+        ("upload", lambda own: {"b": own.received["model"]["predictor.bias"].zero_()}, "in place"),
         ("upload", lambda _: {"own": torch.rand(1)}, "draws from torch's global generator"),
         ("server_step", lambda *_: np.random.rand(), "generator or numpy's"),
         ("upload", lambda _: {"model": {}}, "model must have all shared tensors"),
@@ -109,8 +111,7 @@ def test_seeds_matter_and_neither_global_generators_nor_other_clients_do():
     pd.testing.assert_frame_equal(first, numbers(start(seed=0).run(Silent())), check_exact=True)
     assert not np.allclose(first.value, numbers(start(seed=1).run(Silent())).value)
     one, two = (start("SOLO", sizes=sizes).run(Silent()) for sizes in ((21,), (21, 13)))
-    domain = one.domain.iloc[0]
-    of_first = two[(two.domain == domain) & (two.measure == "accuracy")]
+    of_first = two[(two.domain == one.domain.iloc[0]) & (two.measure == "accuracy")]
     assert one[one.measure == "accuracy"].value.tolist() == of_first.value.tolist()
 
 
