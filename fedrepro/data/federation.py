@@ -78,6 +78,11 @@ class Federation:
             f"{len(self.classes)} classes; tested on {tested}>"
         )
 
+    @property
+    def lone(self) -> str:
+        """A domain without a client, empty if each has one."""
+        return min(set(self.domains) - {client.domain for client in self.clients}, default="")
+
     def tested_on(self, most: int | None, seed: int) -> "Federation":
         """The same federation with a fixed sample of at most this many test images per domain."""
         tests, deviations = dict(self.tests), dict(self.deviations)

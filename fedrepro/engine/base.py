@@ -342,6 +342,8 @@ class Updates:
             fused, momentum = len(self._moving) == 1, spec.momentum
             optimizer = torch.optim.SGD(values, rate, momentum, weight_decay=decay, fused=fused)
         for value, key, slot, memory in self._states(spec, names):
+            if slot == "momentum_buffer" and key not in memory:  # one may get its gradient later
+                optimizer.state[value][slot] = torch.zeros_like(value, requires_grad=False)
             if key in memory:
                 # In the parameter's own memory format, as fused steps require.
                 like = value if slot != "step" else memory[key]

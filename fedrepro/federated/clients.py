@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrepro.base.errors import need
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data.federation import ClientData, Federation
@@ -127,6 +128,8 @@ class RunningAverage:
     def weight_tensors(self, counts: Sequence[int], batch_size: int) -> None:
         """Multiply the sum's tensor j by client j's share of all batches. MPFT's code applies the
         weights to the tensors instead of the clients. counts: of the clients' images."""
+        few = f"{len(counts)} clients and {len(self.tensors)} tensors: one without a client's share"
+        need(len(counts) >= len(self.tensors), f"weighting = tensors: {few} would be a plain sum")
         batches = [math.ceil(count / batch_size) for count in counts]
         for value, own in zip(self.tensors.values(), batches, strict=False):
             value.mul_(own / sum(batches))

@@ -70,7 +70,7 @@ class Training:
             memory = returned(method.first_memory, self.server)
         self.travelling = [n for n in initial if method.travels(self.layout[n])]
         self.broadcast = [n for n in initial if method.broadcast(self.layout[n])]
-        self.evaluated = evaluated(method, self.layout, protocol)
+        self.evaluated = evaluated(method, self.layout, protocol, federation.lone)
         self.watched = method.watched() or self.evaluated[0]
         everywhere = protocol.tested_on == "everywhere" and self.evaluated[0] != "global"
         self.crossed = self.evaluated[0] if everywhere else None  # tested on every domain

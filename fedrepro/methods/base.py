@@ -360,12 +360,18 @@ def weights_of(method: Method, protocol: Protocol, counts: Sequence[int]) -> lis
     return found
 
 
-def evaluated(method: Method, layout: Layout, protocol: Protocol) -> tuple[str, ...]:
-    """The networks to test. FedReproError: they are not known, or there are none."""
+def evaluated(
+    method: Method, layout: Layout, protocol: Protocol, lone: str = ""
+) -> tuple[str, ...]:
+    """The networks to test. lone: a domain without a client, if there is one. FedReproError: they
+    are not known, there are none, or they are clients' and a domain has no client."""
     found: tuple[str, ...] = checked(method.evaluated_models, tuple, layout)
     tested = {*found, method.watched() or "".join(found[:1])}
     wrong = f"{method.name}: tested networks are {', '.join(NETWORKS)}; correct it"
     need(found and tested <= {*NETWORKS}, wrong)
     lacks = "twin" in tested and not method.personal_phases(protocol)
     need(not lacks, f"{method.name} tests twins but has none; add personal_phases")
+    fewer = f"{method.name} tests each client's network on its own domain, and {lone} has no client"
+    mend = "so its mean would have fewer domains than other rows'; give it a client or leave it out"
+    need(not lone or found[0] == "global", f"{fewer}, {mend}")
     return found

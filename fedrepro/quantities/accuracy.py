@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from fedrepro.federated import metrics
+from fedrepro.federated.metrics import LAST
 from fedrepro.quantities.base import Asked, Values, domain_weights, quantity, tested_images
 from fedrepro.records import Record
 
@@ -234,7 +235,10 @@ class Noise:
             for domain in table:
                 others = clients.share[clients.domain != domain]
                 scores[domain] = np.average(table.loc[others.index, domain], weights=others)
-            self._seen[run.run_id, away] = right, scores, tested_images(run)
+            images, most = tested_images(run), run.config.get("protocol", {}).get("tested_at")
+            if most and metrics.scored(curve, self._rule).index[0] <= run.protocol.rounds - LAST:
+                images = {domain: min(n, most) for domain, n in images.items()}
+            self._seen[run.run_id, away] = right, scores, images
         return self._seen[run.run_id, away]
 
 

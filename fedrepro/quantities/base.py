@@ -278,9 +278,12 @@ class Study(Question):
                 self.progress.row(arm.what)
 
     def announce(self, experiments: Sequence[str]) -> None:
-        """Send the rows to come to the progress display, without those sent already.
-        FedReproError: a row needs embeddings, and its clients have images."""
+        """Send the rows to come to the progress display, without those sent already. FedReproError:
+        a row needs embeddings, and its clients have images; or it needs other tests."""
         rounds = {}
+        home = any(self.paper.experiment(name).kind == "in-out" for name in experiments)
+        home = home and self.protocol().tested_on == "home"
+        need(not home, "accuracies out of domain need tests everywhere: leave tested_on as it is")
         for arm in (arm for name in experiments for arm in self.arms(name)):
             fits = arm.protocol.data.encoder or not methods.get(arm.method).needs_embeddings
             need(fits, f"{arm.label} works on embeddings; leave it out, or see `common frozen`")

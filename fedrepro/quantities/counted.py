@@ -4,13 +4,14 @@ and of messages; and arrays of figures, computed once and stored with the runs."
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 from scipy import linalg
 
@@ -201,18 +202,21 @@ def kept(asked: Asked, make: Callable[[FileCheckpoint], Made], **more: Any) -> F
         **more,
     }
     path = asked.runs / FOLDER / f"{experiment.id}-{short_hash(settings)}.safetensors"
-    try:
+    if files.is_whole(path):  # else absent or changed: computed again
         with safe_open(str(path), framework="np") as file:
             facts = json.loads(file.metadata()["fedrepro"])
             return Figure({name: file.get_tensor(name) for name in file.keys()}, facts)  # noqa: SIM118
-    except (OSError, SafetensorError):  # absent or incomplete: computed again
-        pass
     begun = FileCheckpoint(path.with_suffix(""))  # a folder beside the file while it is made
     arrays, names = make(begun)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # as the encoder's
     facts = {**names, "settings": settings, "environment": environment(device)}
-    note = {"fedrepro": json.dumps(facts)}
-    files.write(path, lambda file: save_file(arrays, file, metadata=note))
+    note = {**files.UNSIGNED, "fedrepro": json.dumps(facts)}
+
+    def write(file: Path) -> None:
+        save_file(arrays, file, metadata=note)
+        files.sign(file)
+
+    files.write(path, write)
     shutil.rmtree(begun.path.parent, ignore_errors=True)
     return Figure(arrays, facts)
 

@@ -68,7 +68,7 @@ def test_arrays_are_computed_once(smoke, monkeypatch):
         with pytest.raises(TypeError):  # another seed is another attack
             replace(smoke, seed=1).figure("figure-9")
     (path,) = (smoke.store.root / "figures").glob("figure-9-*")
-    path.write_bytes(path.read_bytes()[:1000])
+    path.write_bytes((whole := path.read_bytes())[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
     mended = smoke.figure("figure-9")
     np.testing.assert_array_equal(mended.arrays["found"], first.arrays["found"])
 

@@ -116,7 +116,7 @@ def test_every_damage_is_named(tmp_path):
     assert check(tmp_path) == [f"{name} is not the id of its config and data"]
     index.rename(index.with_suffix("")).write_bytes(gzip.decompress(whole))  # as it once was
     curve.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
-    with pytest.raises(FedReproError, match="cannot be read"):
+    with pytest.raises(FedReproError, match="its checksum differs"):
         _ = Store(tmp_path).find(name).curve
     curve.unlink()
     assert check(tmp_path) == ["toy-smoke.parquet is missing", f"{name} has no curve"]
