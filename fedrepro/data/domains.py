@@ -57,7 +57,7 @@ def domain_names(names: Iterable[str]) -> tuple[str, ...]:
     known = {**DATASETS, "encoders": ENCODERS, **{name: (name,) for name in singles}}
     found: list[str] = []
     for name in names:
-        if name.startswith(f"{folders.FOLDER}:"):
+        if folders.kind(name) != name:
             raise FedReproError(f"{name} is read when a run needs it; nothing to fetch or prepare")
         found += known[one_of(name, known, "data set or domain")]
     usual = (d for one in manifest.DATASETS.values() if not one.named_only for d in one.domains)

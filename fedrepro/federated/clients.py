@@ -128,8 +128,8 @@ class RunningAverage:
     def weight_tensors(self, counts: Sequence[int], batch_size: int) -> None:
         """Multiply the sum's tensor j by client j's share of all batches. MPFT's code applies the
         weights to the tensors instead of the clients. counts: of the clients' images."""
-        few = f"{len(counts)} clients and {len(self.tensors)} tensors: one without a client's share"
-        need(len(counts) >= len(self.tensors), f"weighting = tensors: {few} would be a plain sum")
+        wanted = f"weighting = tensors needs a client for each of the {len(self.tensors)} tensors"
+        need(len(counts) >= len(self.tensors), f"{wanted}, not {len(counts)}; set samples")
         batches = [math.ceil(count / batch_size) for count in counts]
         for value, own in zip(self.tensors.values(), batches, strict=False):
             value.mul_(own / sum(batches))

@@ -229,14 +229,15 @@ class Noise:
                 shares = [clients.share.get(network, 1) for network, _ in predicted]
                 right[domain] = np.average(hits, axis=0, weights=shares)
             scores = metrics.scores(curve, self._rule)
+            scored = metrics.scored(curve, self._rule).index
             crossed = curve[(curve.measure == "cross-accuracy") & away]
-            crossed = crossed[crossed["round"].isin(metrics.scored(curve, self._rule).index)]
+            crossed = crossed[crossed["round"].isin(scored)]
             table = crossed.pivot_table("value", "subject", "domain")
             for domain in table:
                 others = clients.share[clients.domain != domain]
                 scores[domain] = np.average(table.loc[others.index, domain], weights=others)
-            images, most = tested_images(run), run.config.get("protocol", {}).get("tested_at")
-            if most and metrics.scored(curve, self._rule).index[0] <= run.protocol.rounds - LAST:
+            images = tested_images(run)
+            if (most := run.protocol.tested_at) and scored[0] <= run.protocol.rounds - LAST:
                 images = {domain: min(n, most) for domain, n in images.items()}
             self._seen[run.run_id, away] = right, scores, images
         return self._seen[run.run_id, away]

@@ -261,7 +261,7 @@ def unpack(root: Path, out: Path) -> int:
 def check(root: Path) -> list[str]:
     """Mistakes in packed records, one line each: ids that do not fit their configs and data,
     changed files, runs without a curve."""
-    packed, wrong = Pack(root), []
+    packed, wrong, changed = Pack(root), [], set[str]()
     for key, content in packed.shared.items():
         if key.endswith(".parquet"):
             path = root / key
@@ -269,13 +269,12 @@ def check(root: Path) -> list[str]:
                 wrong.append(f"{key} is missing")
             elif hashlib.sha256(path.read_bytes()).hexdigest() != content:
                 wrong.append(f"{key} is not what was written")
+                changed.add(key)
         elif short_hash(content) != key:
             wrong.append(f"{SHARED}: {key} is not what was written")
     for run in packed.runs:
         if run_id(packed.config(run), packed.facts(run, "data")["hashes"]) != run:
             wrong.append(f"{run} is not the id of its config and data")
-        if f"{packed.runs[run]['file']}.parquet is not what was written" in wrong:
-            continue
-        if packed.rows(run).empty:
+        if f"{packed.runs[run]['file']}.parquet" not in changed and packed.rows(run).empty:
             wrong.append(f"{run} has no curve")
     return wrong

@@ -136,9 +136,6 @@ def test_what_pages_say_of_recorded_tables():
     neither, _, alone, both = numbers(i2pfl, "table-5-digits", "digits4-standin").avg
     gains = f"{both - neither:.1f} and {alone - neither:.1f} points above FedAvg"
     said("book/i2pfl/differences.md", f"a mean of {avg.FedAvg:.1f} % where 57.5 is printed", gains)
-
-
-def test_what_leaks_of_features_without_noise_is_estimated_too_low():
     cells = pd.DataFrame(recorded("fedpall").cells("prose-privacy"))
     means = cells[cells.column == "MI"].groupby("method").value.mean()
     assert means["no noise"] < means["prototype mixture and Bernoulli mask"]

@@ -11,8 +11,7 @@ import torch
 
 from fedrepro import methods
 from fedrepro.base.progress import Silent
-from fedrepro.base.protocol import OptimizerSpec, resolve_engine
-from fedrepro.engine import ENGINES, LoopEngine, StackedEngine
+from fedrepro.base.protocol import OptimizerSpec
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import BNPolicy, Method, Phase
 from fedrepro.methods.fedavg import FedAvg
@@ -131,6 +130,17 @@ def test_an_odd_method_equals_the_reference(optimizer):
     assert_engines_agree(method=Odd(), optimizer=optimizer)
 
 
+def test_a_part_may_have_its_first_gradient_after_the_others():
+    class Late(Method):
+        name = reference = "Late"
+
+        def client_loss(self, model, batch, received):
+            out = model(batch.x)
+            return {"ce": cross_entropy(out.logits if len(batch.y) == 5 else out.features, batch.y)}
+
+    assert_engines_agree(method=Late(), sizes=(13, 21), rounds=2)
+
+
 def test_parameters_without_a_gradient_are_not_decayed():
     run = start(method=Odd(), rounds=1, optimizer__weight_decay=0.5)
     job = run._job(run.clients[0], run._download(run.clients[0]), 1)
@@ -138,12 +148,6 @@ def test_parameters_without_a_gradient_are_not_decayed():
     for name, info in run.layout.items():
         if info.part == "predictor" and not info.is_counter:
             assert torch.equal(result.state[name], job.state[name]), name
-
-
-def test_auto_is_the_plain_loop():
-    names = {"auto": LoopEngine, "loop": LoopEngine, "reference": LoopEngine}
-    names |= {"stacked": StackedEngine, "fused": StackedEngine}
-    assert {name: ENGINES[resolve_engine(name)] for name in names} == names
 
 
 def several(**settings):

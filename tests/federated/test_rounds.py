@@ -166,6 +166,16 @@ def test_several_clients_of_a_domain_count_as_their_mean():
     assert rows.value.tolist() == [pytest.approx(np.mean(values))]
 
 
+def test_means_of_fewer_domains_and_sums_of_tensors_are_refused():
+    given = toys.federation((12, 12))
+    alone = replace(given, clients=given.clients[:1])
+    start(given=alone).one_round()  # one network is tested on both domains
+    with pytest.raises(FedReproError, match="domain1 has no client, so its mean would have fewer"):
+        start("SOLO", given=alone)
+    with pytest.raises(FedReproError, match="needs a client for each of the 20 tensors, not 3"):
+        start(weighting="tensors").one_round()
+
+
 def test_every_kind_of_network_that_a_method_names_is_tested():
     class Both(Ditto):
         def evaluated_models(self, layout):

@@ -120,10 +120,6 @@ def test_one_network_in_and_out_of_domain_at_the_best_round():
     assert weighed["FedAvg", "ind_acc"] == pytest.approx((3 * 0.8 + 0.4) / 4)
     rows = values(MPFT, "table-1-pacs", mpft("FedAvg"), dataset="minidigits")
     assert {column for _, column in rows} == {"out of domain", "in domain", "best round"}
-
-
-def test_a_run_that_sends_nothing_stands_alone_and_needs_no_round():
-    """In and out of domain of clients' own networks: `metrics.in_and_out`, tested there."""
     rows = found(MPFT, "table-1-pacs", mpft("local", sends=False), dataset="pacs")
     assert {row["column"]: row["value"] for row in rows if row["alone"]}["rounds"] == 0.0
 
@@ -152,6 +148,7 @@ def run(name: str, predicted: list[np.ndarray[Any, Any]], keep: bool = True) -> 
         curve=pd.DataFrame(rows, columns=list(CURVE_COLUMNS)),
         predictions=kept | {"labels/here": LABELS} if keep else {},
         config={"method": {"fields": {}}},
+        protocol=SimpleNamespace(tested_at=50, rounds=len(predicted)),
         data={"domains": ["here"], "clients": [{"name": "a", "domain": "here"}],
               "counts": [{"domain": "here", "split": "test", "images": 200}]},
     )  # fmt: skip
@@ -184,6 +181,10 @@ def test_paired_variance_is_what_a_bootstrap_over_images_gives():
     bound = Noise("last").variance(rows(keep=False), "here")
     assert bound == pytest.approx(sum(binomial(float(r.mean()), 200) for r in right))
     assert bound > found
+    early = run("a", [guesses(0.9), *[guesses(0.4)] * 5], keep=False)  # its test was of a sample
+    shares = [Noise(rule).variance([[early]], "here", [1.0]) for rule in ("best-test", "last")]
+    best, last = early.curve.value[[0, 5]] / 100
+    assert shares == pytest.approx([binomial(best, 50), binomial(last, 200)])
 
 
 def gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:

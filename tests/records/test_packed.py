@@ -47,9 +47,12 @@ def test_a_packed_run_is_found_with_all_but_its_features(tmp_path):
     share = whole_curve.measure.map({"seconds": 5e-2}).fillna(5e-3)  # two digits, else three
     assert (gap <= share * whole_curve.value.abs())[rounded].all() and gap[rounded].any()
     assert not gap[~rounded].any()
-    whole.config["protocol"]["early_stop"] = {}  # then a round is chosen by its validation loss
-    gap = light(whole).value[kept := whole_curve.split == "validation"] - whole_curve.value[kept]
-    assert len(gap) and not gap.any()
+    for one in ({"early_stop": {}}, {"early_stop": None, "data": {"encoder": "a"}}):
+        whole.config["protocol"].update(one)  # then a round is chosen by its validation loss
+        gap = (
+            light(whole).value[kept := whole_curve.split == "validation"] - whole_curve.value[kept]
+        )
+        assert len(gap) and not gap.any()
     vars(whole)["curve"] = pd.concat([whole_curve.assign(round=n) for n in range(1, 121)])
     thinned = light(whole).groupby(["measure", "split"])["round"].unique()  # of 120 rounds
     for loss in (("term", "train"), ("loss", "test")):
