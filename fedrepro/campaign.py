@@ -99,7 +99,7 @@ class Run:
         config = json.dumps(asked.spec(self.arm).config())
         nameless = replace(self.arm, label="", row="", column=None, alternative=False)
         # The kind decides what else is measured, such as leakage.
-        what = repr((config, nameless, experiment.tuning, experiment.kind == "leakage"))
+        what = repr((config, nameless, self.arm.tuning, experiment.kind == "leakage"))
         return hashlib.sha256(what.encode()).hexdigest()[:16]
 
     def packed(self, runs: Path) -> bool:

@@ -184,7 +184,7 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         protocol = self.protocol(dataset, scale, name)
         if each := experiment.clients_each.get(protocol.scale):
             protocol = _equal_clients(protocol, each)
-        how = protocol, self._base(dataset, name), self._tuning(experiment, dataset, protocol.scale)
+        how = protocol, self._base(dataset, name), self._tuning(experiment, protocol.scale)
         own = [ArmSpec(label=method, method=method, alternative=True) for method in also]
         return [self._arm(spec, *how) for spec in [*self.arm_specs(name), *own]]
 
@@ -197,13 +197,11 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         kept = [spec for spec in reused if spec.label not in experiment.without]
         return [spec for spec in kept if not experiment.only or spec.label in experiment.only]
 
-    def _tuning(self, experiment: Experiment, dataset: str, scale: Scale) -> Tuning | None:
-        """An experiment's tuning on a data set at a scale, if any. Reused arms keep theirs."""
+    def _tuning(self, experiment: Experiment, scale: Scale) -> Tuning | None:
+        """An experiment's tuning at a scale, if any. Reused arms keep theirs."""
         while (tuning := experiment.tuning) is None and experiment.arms_of is not None:
             experiment = self.experiment(experiment.arms_of)
-        base = self._base(dataset, experiment.id)
-        fits = tuning and scale in tuning.values and base in (tuning.protocols or (base,))
-        return tuning if fits else None
+        return tuning if tuning and scale in tuning.values else None
 
     def datasets_for(self, name: str) -> tuple[str, ...]:
         """The data sets of an experiment: those that follow its protocol; the embedded one, which

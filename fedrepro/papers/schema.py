@@ -214,11 +214,10 @@ class Tuning(_Spec):
     ``seed``, with the scale's ``rounds``, or all. The value with the highest mean validation
     accuracy over the last five rounds (the first of equals) is used for every seed. With it, each
     arm's ``constant`` gets its values, at the scales of ``constants``. Nothing is tuned at a scale
-    without values, or under a protocol that is not in ``protocols``."""
+    without values."""
 
     setting: str | None = None
     rounds: dict[Scale, Count] = {}
-    protocols: tuple[str, ...] = ()
     constants: tuple[Scale, ...] = ()
     values: dict[Scale, Annotated[tuple[Any, ...], Field(min_length=1)]]
     seed: int = Field(ge=0)
