@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -30,6 +31,7 @@ STANDINS = {
 GENERATED = (*DATASETS["minidigits"], *STANDINS)
 ENCODERS = tuple(manifest.COLLECTIONS["encoders"].domains)  # found and verified as domains are
 MAX_SIZE = 1024
+WRITABLE = "free some space or set FEDREPRO_CACHE to a folder you may write to"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +111,14 @@ def _prepared(
     name: str, size: int, hash: str, read: Callable[[], Decoded], **more: Any
 ) -> DomainArrays:
     """The arrays from the cache, else read now and written there."""
-    path = cache_path(name, size, hash)
-    if fresh := (found := open_arrays(path)) is None:
-        write_signed(path, vars(read()))
-        found = open_arrays(path)
+    path, fresh = cache_path(name, size, hash), False
+    if (found := open_arrays(path)) is None:
+        damaged = path.exists()
+        files.make_folder(path.parent, WRITABLE)
+        with FileLock(path.with_suffix(".lock")):  # another process may be reading the same files
+            if fresh := damaged or (found := open_arrays(path)) is None:
+                write_signed(path, vars(read()))
+                found = open_arrays(path)
     need(found, f"{path} cannot be read back; delete it and prepare again")
     return DomainArrays(**found or {}, name=name, hash=hash, fresh=fresh, **more)
 
@@ -130,7 +136,7 @@ def write_signed(path: Path, arrays: Mapping[str, Any]) -> None:
         save_file(whole, file, metadata=files.UNSIGNED)
         files.sign(file)
 
-    files.write(path, write, "free some space or set FEDREPRO_CACHE to a folder you may write to")
+    files.write(path, write, WRITABLE)
 
 
 # Once for each file and process, while it does not change.

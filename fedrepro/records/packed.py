@@ -27,7 +27,7 @@ SMALL = {"compression": "brotli", "compression_level": 11}  # zstd is a fifteent
 INDEX, SHARED = "runs.jsonl.gz", "shared.jsonl.gz"
 PLAIN = "runs.jsonl"  # the index before 2026-11-27
 DIGITS = {"term": 3, "loss": 3, "server": 3, "seconds": 2}  # kept of a value, by measure
-LOSS_ROUNDS = 50  # of a run that keep their loss terms and test losses
+LOGGED_ROUNDS = 50  # of a run that keep their loss terms, test losses and server log
 PARTS = "method", "protocol"  # of a config, that many runs share
 
 
@@ -223,13 +223,14 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
 
 def light(record: Record) -> pd.DataFrame:
     """A run's curve with losses and the server's log to three significant digits, seconds to two,
-    and loss terms and test losses of so many rounds, evenly spaced, with the first and the last.
+    and loss terms, test losses and the log of so many rounds, evenly spaced, with first and last.
     Exact: accuracies, bytes, validation losses where they choose a round."""
     curve = record.curve
     number, last = curve["round"], max(1, curve["round"].max())
-    even = number * LOSS_ROUNDS // last > (number - 1) * LOSS_ROUNDS // last
-    losses = (curve.measure == "term") | ((curve.measure == "loss") & (curve.split == "test"))
-    curve = curve[~losses | even | (number <= 1)].reset_index(drop=True)
+    even = number * LOGGED_ROUNDS // last > (number - 1) * LOGGED_ROUNDS // last
+    thin = curve.measure.isin(["term", "server"])
+    thin |= (curve.measure == "loss") & (curve.split == "test")
+    curve = curve[~thin | even | (number <= 1)].reset_index(drop=True)
     digits = curve.measure.map(DIGITS)
     asked = record.config["protocol"]  # MPFT, on embeddings, reads the round with the best one
     if asked["early_stop"] is not None or asked["data"].get("encoder"):

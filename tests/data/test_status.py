@@ -223,9 +223,6 @@ def test_a_failed_download_is_one_line_and_the_others_go_on(server, known, tmp_p
         "mnist: 4 files downloaded, 0 already there",
         "mini-font: made by the generator, nothing to fetch",
     ]
-
-
-@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="not even root can write there")
-def test_fetch_into_a_read_only_root(server):
-    with one_line("cannot be written"):
-        fetch("mnist", "/sys/kernel")
+    if (forbidden := Path("/sys/kernel")).is_dir():  # not even root can write there
+        with one_line("cannot be written"):
+            fetch("mnist", forbidden)

@@ -109,3 +109,5 @@ def test_what_cannot_be_had_is_one_line(smoke):
     attack, protocol = MPFT.experiment("figure-9"), smoke.protocol()
     with pytest.raises(FedReproError, match=r"figure-9 works on embeddings; set data\.encoder"):
         inversion.attack(Asked(MPFT, attack, protocol.changed(**{"data.encoder": None})))
+    with pytest.raises(FedReproError, match="leave tested_on as it is"):
+        study("mpft", "pacs", "smoke", changes={"tested_on": "home"}).announce(["table-1-pacs"])

@@ -53,9 +53,11 @@ def test_a_packed_run_is_found_with_all_but_its_features(tmp_path):
             light(whole).value[kept := whole_curve.split == "validation"] - whole_curve.value[kept]
         )
         assert len(gap) and not gap.any()
-    vars(whole)["curve"] = pd.concat([whole_curve.assign(round=n) for n in range(1, 121)])
+    log = whole_curve.assign(measure=whole_curve.measure.replace("term", "server"))
+    rounds = [one.assign(round=n) for n in range(1, 121) for one in (whole_curve, log)]
+    vars(whole)["curve"] = pd.concat(rounds)
     thinned = light(whole).groupby(["measure", "split"])["round"].unique()  # of 120 rounds
-    for loss in (("term", "train"), ("loss", "test")):
+    for loss in (("term", "train"), ("loss", "test"), ("server", "train")):
         assert {1, 120} < {*thinned[loss]} and len(thinned[loss]) == 51
     assert len(thinned["accuracy", "test"]) == len(thinned["loss", "validation"]) == 120
     assert found.measured("size") == {"clients": 3} and found.probes == ["size"]
