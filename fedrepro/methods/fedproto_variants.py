@@ -36,6 +36,7 @@ class FedProtoVariants(FedProto):
     )
 
     def network(self, module: fl.FLModel) -> fl.FLModel:
+        module = fl.seen_twice(module) if self.second_pass else module
         return NearestPrototype(module) if self.inference == "prototype" else module
 
     def shares(self, tensor: fl.TensorInfo) -> bool:
@@ -44,13 +45,6 @@ class FedProtoVariants(FedProto):
     def overwrites(self, tensor: fl.TensorInfo) -> bool:
         # The network's copy of the prototypes came in a separate message.
         return tensor.name in fl.prototypes.HELD or super().overwrites(tensor)
-
-    def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
-        terms = super().client_loss(model, batch, received)
-        if self.second_pass:
-            with torch.no_grad():
-                model(batch.x)
-        return terms
 
     def hold(self, server: fl.Server, prototypes: Tensor, present: Tensor) -> None:
         super().hold(server, prototypes, present)

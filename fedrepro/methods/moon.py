@@ -1,4 +1,3 @@
-import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
@@ -54,14 +53,14 @@ class MOON(fl.Method):
     )
     bn_policy: fl.BNPolicy = fl.hyper("average", "authors' code", "code")
 
+    def network(self, module: fl.FLModel) -> fl.FLModel:
+        return fl.seen_twice(module) if self.second_pass else module
+
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         previous = received["memory"]
         # Tensors that are not sent, such as local BatchNorm, are the client's own in both.
         shared = {**previous, **received["model"]}
         out = model(batch.x)
-        if self.second_pass:
-            with torch.no_grad():
-                model(batch.x)
         mode, other = self.references_in_training_mode, self.previous_in_training_mode
         ahead = model.run(shared, batch.x, training=mode).features
         behind = model.run(previous, batch.x, training=mode if other is None else other).features

@@ -158,6 +158,13 @@ def norms(module: nn.Module) -> list[_BatchNorm]:
     return [m for m in module.modules() if isinstance(m, _BatchNorm)]
 
 
+def seen_twice(module: Module) -> Module:
+    """The network, whose BatchNorm statistics move at each batch as if it had passed twice."""
+    for layer in norms(module):
+        layer.momentum = 1 - (1 - (layer.momentum or 0.0)) ** 2
+    return module
+
+
 def architecture(module: Module, training: bool) -> Module:
     """A copy in a mode, to be run with other tensors, also under vmap, which cannot write batch
     counters: it has none. With batch statistics it has no running ones either: they are never
