@@ -68,10 +68,11 @@ def _say(line: str) -> None:
     typer.echo(" ".join(line.split()), err=True)
 
 
-def _split(words: Sequence[str] | None, known: Collection[str] = ()) -> list[str] | None:
-    """Names separated by semicolons if there is one, else commas, which known names and a folder's
-    path may contain."""
+def _split(words: list[str] | None, known: Collection[str] = (), load: Any = 0) -> list[str] | None:
+    """Names by semicolons if there is one, else commas, which known names and a folder's path may
+    contain. load: files of methods, which must be named."""
     if words is None:
+        need(not load, "--load adds no row by itself: name its methods with --methods")
         return None
     found = []
     for word in words:
@@ -215,7 +216,10 @@ def run(
     from fedrepro import papers
 
     asks = papers.load(paper)
-    how: dict[str, Any] = {"only": _split(methods, asks.labels), "changes": changes_of(changes)}
+    how: dict[str, Any] = {
+        "only": _split(methods, asks.labels, load),
+        "changes": changes_of(changes),
+    }
     how |= {"device": device, "engine": engine}
     names = _split(dataset) or papers.default_datasets(asks, experiment, scale)
     asked = [papers.Question(asks, name, scale, seed, **how) for name in names]
@@ -271,7 +275,7 @@ def sweep_command(
     changed = changes_of(changes)
     common = {
         "experiment": experiment,
-        "methods": _split(methods, labels),
+        "methods": _split(methods, labels, load),
         "scale": scale,
         **({"changes": changed} if changed else {}),
         "device": device,

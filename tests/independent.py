@@ -206,12 +206,16 @@ def setting(run: str) -> Any:
 
 @cache
 def asked(name: str, experiment: str, dataset: str, scale: str) -> dict[str, list[Any]]:
-    """Method and protocol of each row today; of a tuned row with every value it may get."""
-    known, found = papers.load(name), {}
-    for arm in known.arms(experiment, dataset, scale):
+    """Method and protocol of each row today, with each value it may get; none without trials."""
+    at, found = {"paper": name, "dataset": dataset, "scale": scale}, {}
+    ran = (s["trials"] for s in index()[2] if at.items() <= s["study"].items())
+    tried = {tuple(one[1:3]) for trials in ran for one in trials}
+    for arm in papers.load(name).arms(experiment, dataset, scale):
         first = [(v, chosen) for v, chosen, _ in arm.trials()]
         rest = [c for v, chosen in first for _, c, _ in chosen.constants(v)]
-        found[arm.label] = [settings(one) for one in (arm, *(c for _, c in first), *rest)]
+        every = [arm, *(chosen for _, chosen in first), *rest]
+        known = arm.tuning is None or (experiment, arm.label) in tried
+        found[arm.label] = [settings(one) for one in every if known]
     return found
 
 
@@ -223,9 +227,8 @@ def settings(arm: papers.Arm) -> Any:
 
 def past(name: str, experiment: str, dataset: str, scale: str, row: str) -> bool:
     """Whether a run of a row had other settings than the paper's file asks for today."""
-    today = asked(name, experiment, dataset, scale).get(row, [])
-    runs = rows_of(name, experiment, dataset, scale)[row].values()
-    return any(setting(run) not in today for run in runs)
+    today, rows = asked(name, experiment, dataset, scale), rows_of(name, experiment, dataset, scale)
+    return any(setting(run) not in today.get(row, []) for run in rows[row].values())
 
 
 def gain(runs: list[str]) -> float:
@@ -241,7 +244,7 @@ def gain(runs: list[str]) -> float:
 
 
 def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
-    """Every difference of a test on a data set: unit, differences by seed, variance over test
+    """Every difference of a test on a data set: column, differences by seed, variance over test
     images and margin; the scale, and whether it may answer. None where nothing was run."""
     found = next(e for e in paper(name)["experiments"] if e["id"] == test["experiment"])
     kind, sign = found["kind"], -1 if test.get("lower") else 1
@@ -276,19 +279,17 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
                 seeds = sorted(set(best) & set(theirs[label]))
                 sides = [[row[s] for s in seeds] for row in (best, theirs[label])]
                 ours, others = ([values(r, kind, rule)[column] for r in side] for side in sides)
-                whole = KINDS.get(kind, 0.0)
+                whole = KINDS.get(kind, 100.0 * (column == "accuracy"))
                 drawn = whole and whole**2 * image_variance(sides, rule, column)
                 d = sign * (np.array(ours) - np.array(others))
-                differences.append((whole or column, d, drawn, test.get("margin", 0.0)))
-        compared = [best, *(theirs[arm] for arm in every)]
-        flat = all(gain(list(row.values())) < 1 for row in compared)
+                place = column if by == "each" else by
+                differences.append((place, d, drawn, test.get("margin", 0.0)))
+        flat = all(gain([*row.values()]) < 1 for row in (best, *(theirs[arm] for arm in every)))
         old = past(name, test["experiment"], dataset, scale, test["better"])
         old |= any(past(name, other, dataset, scale, arm) for arm in every)
-        if not differences:
-            continue
-        if min(len(d) for _, d, *_ in differences) > 1:
+        if differences and min(len(d) for _, d, *_ in differences) > 1:
             return differences, scale, (scale == "paper" or flat) and not old
-        single = single or (differences, scale, False)  # one seed is no answer
+        single = single or (differences and (differences, scale, False)) or None  # one seed
     return single
 
 
@@ -325,7 +326,7 @@ def costs(name: str, experiment: dict[str, Any], runs: dict[str, str], rule: str
 
 def tested_p(parts: list[Any]) -> list[list[tuple[float, float]]]:
     """(p, reverse p) of every difference of a claim. The spread over seeds is pooled over all its
-    differences of a unit on one data set and scale."""
+    differences in a column on one data set at one scale."""
     pools: dict[tuple[str, str, Any], list[np.ndarray[Any, Any]]] = {}
     for differences, scale, _, dataset in parts:
         for unit, d, *_ in differences:

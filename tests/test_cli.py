@@ -42,11 +42,12 @@ WRONG = (
         ("--set rounds", "name=value"), ("--set rounds=many", "rounds = 'many'"),
         ("--set data.colour=red", "no such name"), ("--rounds 3", "run --help`"),
         ("--set data.allocation.count=3", "add data.allocation.rule=dirichlet"),
+        ("--set data.allocation.clients.mini-font=3", "add data.allocation.rule=table"),
         ("--set scale=paper", "own options"), ("--set data.dataset=mnist", "own options"),
         ("figure-7 --set local_epochs=2", "with local_epochs changed, rows of"),
         ("--dataset minidigits --dataset office9", "office10"),
         ("--scale paper --dataset office10 --set rounds=3", "reduced"), ("--methods ,", "commas"),
-        ("figure-2c --methods FedBN", "nothing to run"), ("--methods FedAvgg", "FedAvg"),
+        ("figure-2c --methods FedBN", "has no row for FedBN"), ("--methods FedAvgg", "FedAvg"),
     )),
     ("sweep nopaper", "adcol"),
     *((f"sweep adcol {words}", named) for words, named in (

@@ -113,7 +113,7 @@ def publish(runs: Path, records: Path = RECORDS) -> str:
             f"{runs} lacks {len(lost)} runs and notebooks of the book; begin with a copy of "
             f"{records}; nothing was published"
         )
-    unused = trained | keys(records) - used_in(records)
+    unused = (trained | keys(runs)) - used_in(records)
     with tempfile.TemporaryDirectory() as place:
         root = Path(place) / "records"
         shutil.copytree(runs, root)

@@ -1,7 +1,7 @@
 """How a paper trains, whatever the method: data, network, optimiser, rounds. Validated on entry."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pydantic
@@ -257,14 +257,22 @@ class Protocol(_Spec):
 
     def must_read(self, changes: Mapping[str, Any]) -> None:
         """FedReproError: a change has no effect, because the allocation's rule does not read it."""
-        rule, whole = self.data.allocation.rule, dict(changes.get("data.allocation", {}))
+        rule, given = self.data.allocation.rule, [f"{key}." for key, v in _leaves(changes) if v]
         for part, needs in RULES.items():
-            idle = changes.get(f"data.allocation.{part}", whole.get(part)) and rule != needs
+            name = f"data.allocation.{part}"
+            idle = rule != needs and any(key.startswith(f"{name}.") for key in given)
             mend = f"has no effect with rule {rule}; add data.allocation.rule={needs}"
-            need(not idle, f"protocol setting data.allocation.{part} {mend}")
+            need(not idle, f"protocol setting {name} {mend}")
         fits = (self.model == "adapter") == (self.data.encoder is not None)
         both = "network adapter reads embeddings, the others read images: set data.encoder"
         need(fits, f"protocol setting model = {self.model!r}: {both} too, or null")
+
+
+def _leaves(changes: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values of nested settings."""
+    for key, value in changes.items():
+        deeper = _leaves(value, f"{above}{key}.") if isinstance(value, Mapping) else ()
+        yield from deeper or [(f"{above}{key}", value)]
 
 
 def parse_protocol(raw: dict[str, Any], changes: Mapping[str, Any] | None = None) -> Protocol:

@@ -16,7 +16,14 @@ from fedrepro.base.errors import one_of
 from fedrepro.base.files import modules_of
 from fedrepro.base.progress import counted
 from fedrepro.base.threads import free_threads, side_by_side
-from fedrepro.data.domains import ENCODERS, DomainArrays, cache_path, open_arrays, write_signed
+from fedrepro.data.domains import (
+    ENCODERS,
+    DomainArrays,
+    alone,
+    cache_path,
+    open_arrays,
+    write_signed,
+)
 from fedrepro.data.manifest import data_root, hash_of, locate, verify
 from fedrepro.data.pictures import check, reading
 from fedrepro.data.transforms import normalise
@@ -138,13 +145,15 @@ def embed_domain(
     path = cache_path(f"{arrays.name}-{encoder.name}", encoder.size, hash)
     empty = {"rows": np.empty(0, np.int64), "embeddings": np.empty((0, encoder.size), np.float32)}
     found = Embeddings(**(open_arrays(path) or empty))
-    missing = np.setdiff1d(rows, found.rows)
-    if len(missing):
-        values = encode(arrays.images[missing], encoder, f"embedding {arrays.name}")
-        together = np.concatenate([found.rows, missing])
-        order = np.argsort(together)
-        found = Embeddings(together[order], np.concatenate([found.embeddings, values])[order])
-        write_signed(path, vars(found))
+    if len(np.setdiff1d(rows, found.rows)):
+        with alone(path):
+            found = Embeddings(**(open_arrays(path) or empty))
+            if len(missing := np.setdiff1d(rows, found.rows)):
+                values = encode(arrays.images[missing], encoder, f"embedding {arrays.name}")
+                order = np.argsort(together := np.concatenate([found.rows, missing]))
+                values = np.concatenate([found.embeddings, values])[order]
+                found = Embeddings(together[order], values)
+                write_signed(path, vars(found))
     further = tuple(f"{arrays.name}: {clause}" for clause in encoder.deviations)
     deviations = (*arrays.deviations, *further)
     return replace(arrays, images=cast(Any, found), hash=hash, deviations=deviations)

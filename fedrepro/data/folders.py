@@ -14,7 +14,7 @@ from fedrepro.data import pictures
 from fedrepro.data.manifest import file_hash, hash_of
 from fedrepro.data.readers import NO_PART, Decoded, join
 
-VERSION = 2  # raised if the arrays of the same pictures change; 2: pictures are upright
+VERSION = 3  # raised if the arrays of the same pictures change; 2: upright, 3: on white
 FOLDER = "folder"  # the start of its names: a protocol may have folder and folder-frozen
 HOW = "a folder has domain/class/image"
 # Columns of tables beside the domains, and the server's network.

@@ -72,10 +72,11 @@ class TreeFile(NamedTuple):
 
 
 def list_pictures(folder: Path) -> list[Path]:
-    """Every picture file below a folder, sorted by its relative path."""
+    """Every picture file below a folder that is in no hidden one, sorted by its relative path."""
     with reading(folder):
         found = [p for p in folder.rglob("*") if is_picture(p.name) and not p.is_dir()]
-    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+    shown = {p.relative_to(folder).as_posix(): p for p in found}
+    return [p for name, p in sorted(shown.items()) if "/." not in f"/{name}"]
 
 
 def is_picture(name: str) -> bool:
@@ -129,9 +130,17 @@ def resized(image: Image.Image, size: int) -> Images:
     return array[None] if array.ndim == 2 else np.moveaxis(array, 2, 0)
 
 
+def on_white(image: Image.Image) -> Image.Image:
+    """A picture without transparency; it would become black where it is transparent."""
+    if not image.has_transparency_data:
+        return image
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA"))
+
+
 def decode_image(content: bytes, name: str, size: int, upright: bool = False) -> Images:
     """One picture file's bytes -> (C, size, size) uint8; grey files keep C = 1. upright: turned as
-    its EXIF data say, never for official files."""
+    its EXIF data say, and on white; never for official files."""
     large = f"is too large a picture, over {MAX_PIXELS // 10**6} megapixels"
     try:
         with warnings.catch_warnings():
@@ -139,7 +148,7 @@ def decode_image(content: bytes, name: str, size: int, upright: bool = False) ->
             with Image.open(BytesIO(content), formats=FORMATS) as image:
                 check(image.width * image.height <= MAX_PIXELS, name, large)
                 check(image.mode[0] not in "IF", name, "has more than 8 bits per colour")
-                turned = ImageOps.exif_transpose(image) if upright else image
+                turned = on_white(ImageOps.exif_transpose(image)) if upright else image
                 return resized(turned.convert("L" if image.mode in ("L", "1") else "RGB"), size)
     except FedReproError:
         raise

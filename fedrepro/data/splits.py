@@ -76,7 +76,8 @@ def divide(name: str, indices: Indices, labels: Labels, share: float, seed: int)
         few = np.unique(own, return_counts=True)[1].min()
         raise FedReproError(
             f"{name} cannot be split by class: {len(own)} images, {few} of the rarest class, are "
-            f"too few for a part of {share:g}; use another split or more images"
+            f"too few for a part of {share:g}; use more images, another split or share, or no "
+            "validation images (data.validation=0)"
         ) from None
     return first, second
 

@@ -144,25 +144,36 @@ class Question:
 
     def chosen(self, experiment: str) -> list[str]:
         """Ids behind an experiment's name; `all`: that run on this data set at this scale without
-        being named. Those of which `only` leaves no row are left out."""
+        being named. Those of which `only` leaves no row are left out. FedReproError: a named
+        experiment lacks one of `only`."""
         ids, kind = [e.id for e in self.paper.named(experiment, self.scale)], folders.kind
         if experiment == "all":
             ids = [name for name in ids if kind(self.dataset) in self.paper.datasets_for(name)]
-        return [n for n in ids if self.arms(n) or not self.paper.arm_specs(n)]
+        found = {name: self.arms(name) for name in ids}
+        held = {word for arms in found.values() for arm in arms for word in (arm.label, arm.method)}
+        lost = ", ".join(name for name in self.only or () if name not in held)
+        no_row = f"{self.paper.short} {experiment} has no row for {lost}, and compares no others"
+        need(experiment == "all" or not lost, f"{no_row}; leave it out, or name another experiment")
+        return [name for name in ids if found[name] or not self.paper.arm_specs(name)]
 
     def arms(self, experiment: str) -> list[Arm]:
         """The arms to run: the experiment's, without those left out by `only`. A method that `only`
         names and the experiment does not hold has a row of its own beside other methods'. A setting
-        that is changed is not tuned. FedReproError: rows that differ only in it."""
+        that is changed is not tuned; others are. FedReproError: rows that differ only in it."""
         asked, tuning = self._written(experiment), self.paper.experiment(experiment).tuning
         found = [replace(a, protocol=a.protocol.changed(**self.changes)) for a in asked]
         kept = len({arm.what for arm in found}) == len({arm.what for arm in asked})
         alike = f"rows of {self.paper.short} {experiment} would be one run"
         changed = f"with {', '.join(self.changes)} changed, {alike}"
         need(kept, f"{changed}; leave it unchanged, or name another experiment")
-        setting = f"{tuning.setting}." if tuning is not None else ""
-        given = any(setting.startswith(f"{key}.") for key in self.changes)
-        return [replace(arm, tuning=None) for arm in found] if given else found
+        if tuning is None or tuning.setting is None:
+            return found
+        if not any(f"{tuning.setting}.".startswith(f"{key}.") for key in self.changes):
+            return found
+        value = operator.attrgetter(tuning.setting)(self.protocol())
+        given = tuning.model_copy(update={"values": {self.scale: (value,)}})
+        own = given if self.scale in tuning.constants else None
+        return [a if a.tuned else replace(a, tuning=own if a.constant else None) for a in found]
 
     def _written(self, experiment: str) -> list[Arm]:
         """The arms to run, with the paper's settings. A name that is a row's label and a method's

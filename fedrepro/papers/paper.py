@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMPARES = ("accuracy", "in-out")  # kinds whose rows are methods: other methods may be added
+TRAINING = "everywhere", "where", "scales", "clients_each"  # of a row, that an added one takes
+DIVIDES = "data.allocation.rule", "data.allocation.cut_tests"
 SAME = ("label", "method", "alternative", "column", "tuned", "constant")  # of an arm as written
 
 
@@ -169,7 +171,7 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         self, name: str, dataset: str | None = None, scale: str = "paper", also: Sequence[str] = ()
     ) -> list[Arm]:
         """The arms of an experiment on a data set (default: the experiment's own). also: methods
-        with their own row, under the experiment's protocol and their settings in this paper.
+        with rows of their own, trained as FedAvg's, else as the first, and set as in this paper.
         FedReproError: there is nothing to run, or the data set does not fit the experiment."""
         experiment = self.experiment(name)
         need(
@@ -185,8 +187,14 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         if each := experiment.clients_each.get(protocol.scale):
             protocol = _equal_clients(protocol, each)
         how = protocol, self._base(dataset, name), self._tuning(experiment, protocol.scale)
-        own = [ArmSpec(label=method, method=method, alternative=True) for method in also]
-        return [self._arm(spec, *how) for spec in [*self.arm_specs(name), *own]]
+        specs = [*self.arm_specs(name)]
+        for method in also:
+            like = min(
+                specs, key=lambda one: (one.method != "FedAvg", one.rounds_share is not None)
+            )
+            training = {key: getattr(like, key) for key in TRAINING}
+            specs.append(ArmSpec(label=method, method=method, alternative=True, **training))
+        return [self._arm(spec, *how) for spec in specs]
 
     def arm_specs(self, name: str) -> list[ArmSpec]:
         """An experiment's arms before a protocol is chosen, with reused arms included."""
@@ -205,10 +213,13 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
 
     def datasets_for(self, name: str) -> tuple[str, ...]:
         """The data sets of an experiment: those that follow its protocol; the embedded one, which
-        may replace any; and, in tables of methods, your own images."""
+        may replace any; and, in tables of methods with whole domains, your own images."""
         experiment = self.experiment(name)
         each = experiment.clients_each or any(s.clients_each for s in self.arm_specs(name))
-        free = experiment.kind in COMPARES and not each
+        own = self.protocols.get(experiment.datasets[0], {})
+        divided = {own[key].value for key in DIVIDES if key in own}
+        whole = not each and not divided & {"mixed", "dirichlet", True}
+        free = experiment.kind in COMPARES and whole
         return tuple(
             dataset
             for dataset, spec in self.datasets.items()

@@ -83,8 +83,9 @@ def sampling(asked: Asked) -> Values:
 @quantity("seconds")
 def seconds(asked: Asked) -> Values:
     """Training time without testing, as a ratio to the reference row if there is one: of a round,
-    as rows may differ in rounds; or up to the reported round, if validation selects it."""
-    spent = {}
+    as rows may differ in rounds; or up to the reported round, if validation selects it. No ratio
+    of two machines."""
+    spent, devices = {}, {}
     for result in asked.results:
         curve = result.record.curve
         rounds = curve["round"].max()
@@ -92,10 +93,12 @@ def seconds(asked: Asked) -> Values:
             rounds, curve = 1, curve[curve["round"] <= max(1, metrics.best_round(curve))]
         by_phase = metrics.seconds(curve).drop("evaluate", errors="ignore")
         spent[result.label] = float(by_phase.sum()) / rounds
+        devices[result.label] = result.record.environment["device"]
     reference = asked.experiment.relative_to
     base = spent.get(reference) if reference else 1.0
     for label, value in spent.items():
-        yield label, asked.column or asked.table.columns[0], value / base if base else None
+        known = base and (not reference or devices[label] == devices[reference])
+        yield label, asked.column or asked.table.columns[0], value / base if known else None
 
 
 @quantity("communication")
@@ -182,7 +185,8 @@ def pflop_done(record: Record) -> float | None:
 
 def core_hours(record: Record) -> float | None:
     """Hours of one core that a finished run took; None if it used a GPU."""
-    on_gpu = record.environment.get("driver") is not None
+    facts = record.environment
+    on_gpu = any(one.get("driver") is not None for one in (facts, *facts.get("before", ())))
     return None if on_gpu else float(metrics.seconds(record.curve).sum()) / 3600
 
 

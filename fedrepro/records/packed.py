@@ -180,11 +180,16 @@ def _pack(root: Path, drawn: Collection[str]) -> int:
     after, packed = Pack(root), [record for records in groups.values() for record in records]
     for record in packed:
         pd.testing.assert_frame_equal(after.rows(record.run_id), light(record))
-        shutil.rmtree(record.folder)
+        _remove(record.folder)
     for record in known:  # unpacked here, or left by a call that was killed
-        if after.rows(record.run_id).equals(light(record)):
-            shutil.rmtree(record.folder)
+        if light(PackedRecord(record.folder, after)).equals(light(record)):
+            _remove(record.folder)
     return len(packed)
+
+
+def _remove(folder: Path) -> None:
+    (folder / "done").unlink()  # first: what a killed call leaves is no run
+    shutil.rmtree(folder)
 
 
 def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str]) -> None:

@@ -84,7 +84,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "driver": _answer(*driver).partition("\n")[0] or None if device.type == "cuda" else None,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "at_once": free_threads(),  # parallel threads: clients in training, batches in a test
+        "at_once": free_threads(),  # clients that train at the same time, if memory allows
         **commit(),
     }
 

@@ -1,10 +1,12 @@
 """Runs by id: they are read, resumed from their checkpoint or trained when they are needed."""
 
+import contextlib
 import json
 import shutil
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from safetensors import TensorSpec, safe_open, serialize_file
 from safetensors.numpy import save_file
 from torch import Tensor
@@ -166,7 +168,7 @@ class Store:
         folder = self.root / (found.run_id if found is not None else ids[0])
         if found is None:
             files.make_folder(folder, "name a writable folder with --runs")
-            with FileLock(folder / ".lock"):
+            with _alone(folder):
                 # Another process may have finished or packed it while this one waited.
                 self._pack = Pack(self.root)
                 if (found := self.find(folder.name, probe)) is None:
@@ -186,6 +188,21 @@ class Store:
         return found
 
 
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Inside, no other process trains the run of a folder; one that does is waited for."""
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        print(f"another process trains run {folder.name}; waiting for it", file=sys.stderr)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _train(
     folder: Path,
     config: Mapping[str, Any],
@@ -194,11 +211,11 @@ def _train(
     probe: Probe | None,
     track: type[Tracker] | None,
 ) -> None:
-    (folder / "done").unlink(missing_ok=True)  # it lists files that are written again
     facts = environment(training.device) | {"memory_format": str(training.engine.format)}
+    facts |= _before(folder, facts)
     known = {"config": config, "environment": facts, "data": data_facts(training)}
-    for name, content in known.items():
-        files.write_json(folder / f"{name}.json", content)
+    if not (folder / "done").exists():  # a run that is measured again stays whole until its end
+        _write_facts(folder, known)
     checkpoint, tracker = FileCheckpoint(folder), opened(track, folder) if track else None
     spec = RunSpec(training.method, training.protocol, training.seed)
 
@@ -218,8 +235,35 @@ def _train(
         raise _diverged(folder) from None
     if tracker is not None:
         tracker.close()
-    if probe is not None:
-        files.write_json(folder / f"{probe.name}.json", probe.measure(training))
+    try:
+        measured = {} if probe is None else {probe.name: probe.measure(training)}
+        (folder / "done").unlink(missing_ok=True)  # it lists files that are written again
+        _write_facts(folder, known | measured)
+        _write_arrays(folder, training)
+    except BaseException:
+        checkpoint.save(*training.saved())
+        raise
+    files.list_sums(folder, without=CHECKPOINT)
+    checkpoint.path.unlink(missing_ok=True)
+
+
+def _before(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts of the machines that trained a checkpoint, if they are not those of this one."""
+    path = folder / "environment.json"
+    if (folder / "done").exists() or not (folder / CHECKPOINT).exists() or not path.exists():
+        return {}
+    old = files.read_json(path)
+    earlier = old.pop("before", [])
+    same = all(old.get(key) == facts[key] for key in ("device", "driver", "packages", "commit"))
+    return {"before": earlier if same else [*earlier, old]} if earlier or not same else {}
+
+
+def _write_facts(folder: Path, known: Mapping[str, Any]) -> None:
+    for name, content in known.items():
+        files.write_json(folder / f"{name}.json", content)
+
+
+def _write_arrays(folder: Path, training: Training) -> None:
     curve, domains = training.curve(), list(training.federation.domains)
     features, labels, of = training.embed()
     embedded = {"features": compact(features.float().numpy()), "labels": labels.numpy()}
@@ -227,8 +271,6 @@ def _train(
     for name, arrays in (("features", embedded), ("predictions", predicted_of(training))):
         files.write(folder / f"{name}.safetensors", partial(save_file, arrays))
     files.write(folder / "curve.parquet", lambda file: curve.to_parquet(file, index=False))
-    files.list_sums(folder, without=CHECKPOINT)
-    checkpoint.path.unlink(missing_ok=True)
 
 
 def _diverged(folder: Path) -> Diverged:

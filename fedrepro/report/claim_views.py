@@ -43,7 +43,8 @@ NOTES = (
     "in it are the printed ones, unless it calls them a bound. Second readings of a method, which "
     "have no row in the paper's table, are not among the rivals.",
     "A difference has two errors, added in variance. The first is the spread of the paired "
-    "differences over seeds, pooled over the comparisons of the claim on one data set and scale. "
+    "differences over seeds, pooled over the comparisons of the claim in one column, on one data "
+    "set at one scale. "
     "K differences of n seeds each, all to one common row, correlate by one half: their pooled "
     "spread has K(n-1) / (1 + (K-1)/4) degrees of freedom.",
     "The second is that of the test images, which all seeds share: from the recorded predictions, "
@@ -361,9 +362,9 @@ def totals() -> str:
         f" Of the open ones, {mute} cannot be tested, {len(left) - len(ran) - mute} have no run, "
         f"{len(late)} have runs that are too short or of earlier settings, and for "
         f"{len(ran) - len(late)} the runs are too few, or one task at least shows no clear "
-        f"difference. In {len(apart)} of {len(beside)} comparisons with flat curves and a printed "
-        f"lead, that lead is outside our 95 % interval: ours is smaller in {less}, larger in "
-        f"{len(apart) - less}."
+        f"difference. In {len(apart)} of {len(beside)} tests with flat curves and a printed lead, "
+        "each read at the rival that supports its claim least, that lead is outside our 95 % "
+        f"interval: ours is smaller in {less}, larger in {len(apart) - less}."
     )
 
 

@@ -33,8 +33,8 @@ CELL = ["table", "dataset", "scale", "method", "column", "seed", "value", "stand
 class Part:
     """One test of a claim on one data set. differences: none where nothing was run. lacking: rows
     that were not. rising, past, lost: rows that are not flat yet, have earlier settings, or have no
-    number for some seed; all leave it open. hours: of one core, for one seed of its rows. needed:
-    the missing runs, and their cost.
+    number for some seed; all leave it open. hours: of one core, for one seed of its rows; NaN where
+    a row ran on GPUs alone. needed: the missing runs, and their cost.
     larger: the same test at a larger scale with one seed or lacking rows, which is no answer."""
 
     test: Comparison
@@ -93,7 +93,7 @@ class Part:
     def result(self) -> str:
         """The comparison, and what stands against an answer."""
         if not self.differences:
-            return f"{self.place}: not run"
+            return f"{self.place}: not run" + " at scale paper" * self.test.paper_only
         said, one = f"{self.place}, {self.scale}, ", self.weakest
         said += f"{'counted' if one.exact else one.runs}: {self._lead(one)}"
         said += f", has to be above {one.margin:+.3g}" * bool(one.margin)
@@ -126,13 +126,13 @@ class Part:
             return ""
         if one.interval is None:
             said += f"{'longer runs and ' * bool(self.rising)}more seeds"
-            return said + f", {hours(self.hours)} of one core each" * bool(self.hours)
+            return said + f", {hours(self.hours)} of one core each" * (self.hours > 0)
         seen = f"these runs can detect a lead of {one.least_seen:.3g} or more (80 % power)"
         if self.past:
             return f"{seen}; {said}runs of today's settings: {self.needed}"
         if self.rising:
             twice = f"; twice the rounds take {hours(2 * self.seeds * self.hours)} of one core"
-            return f"{seen}; {said}longer runs" + twice * bool(self.hours)
+            return f"{seen}; {said}longer runs" + twice * (self.hours > 0)
         lead, words = one.aim
         if not lead > one.margin:
             return seen
@@ -140,8 +140,8 @@ class Part:
             return f"{seen}; more seeds cannot detect {words}: the test images are too few"
         if seeds <= len(one.gaps):
             return f"{seen}; these runs would likely have shown {words}"
-        more = hours((seeds - len(one.gaps)) * self.hours)
-        return f"{seen}; {words} needs {seeds} seeds: another {more} of one core"
+        more = f": another {hours((seeds - len(one.gaps)) * self.hours)} of one core"
+        return f"{seen}; {words} needs {seeds} seeds" + more * (self.hours > 0)
 
     def _lead(self, one: Difference) -> str:
         more, less = (self.test.better, one.other)[:: -1 if self.test.lower else 1]
@@ -244,7 +244,8 @@ def _of_recorded(name: str) -> list[Answer]:
 
     def spent(row: Row) -> float:
         took = [(n, hours) for n, r in rows.get(row, ()) if (hours := core_hours(r)) is not None]
-        return sum(hours for _, hours in took) / len({n for n, _ in took}) if took else 0.0
+        no_hours = math.nan if row in rows else 0.0
+        return sum(hours for _, hours in took) / len({n for n, _ in took}) if took else no_hours
 
     def missing(part: Part) -> str:
         return comparison.needed(found.paper, part.test, part.dataset, part.scales, known)
@@ -303,15 +304,15 @@ def _judge(parts: Sequence[Part]) -> None:
 
 
 def _estimate(parts: Sequence[Part], images: Images) -> None:
-    """Give a claim's differences their errors. The spread over seeds is that of all its accuracies,
-    or of one column, on a data set at a scale, also for one seed of a larger scale."""
+    """Give a claim's differences their errors. The spread over seeds is that of all in one column,
+    on a data set at a scale, also for one seed of a larger scale."""
     pools: dict[tuple[object, ...], list[pd.Series]] = defaultdict(list)
     for part in parts:
         for one in part.differences:
-            pools[part.dataset, part.scale, one.whole or one.column].append(one.gaps)
+            pools[part.dataset, part.scale, one.column].append(one.gaps)
 
     def known(part: Part, one: Difference, scale: str) -> Difference:
-        every = pools[part.dataset, scale, one.whole or one.column]
+        every = pools[part.dataset, scale, one.column]
         pool = [gaps for gaps in every if len(gaps) > 1]  # one seed has no spread
         freedom = comparison.pooled_freedom([len(gaps) for gaps in pool])
         if one.exact or not freedom:

@@ -126,9 +126,10 @@ class Difference(Estimate):
         return gap / self.error if self.error else math.copysign(math.inf, gap) if gap else 0.0
 
     @property
-    def weakness(self) -> tuple[float, float]:
-        """Its place among differences, from the one that supports a claim most."""
-        return self.p, self.margin - self.mean
+    def weakness(self) -> tuple[bool, float, float]:
+        """Its place among differences, from the one that supports a claim most. One without an
+        interval is shown only if none has one."""
+        return self.exact or self.interval is not None, self.p, self.margin - self.mean
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -203,7 +204,8 @@ def differences_of(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterat
         printed, rest = printed_lead(paper, test, name, column), None
         if column == "avg" and standins and test.above is None:
             rest = sign * float((better - other)[real].mean(axis=1).mean())
-        facts = name, column, kind.whole, own, test.margin, printed, rest
+        whole = kind.whole or 100.0 * (column == "accuracy")  # beside the leakage
+        facts = name, column, whole, own, test.margin, printed, rest
         freedom = math.inf if kind.counted else 0.0
         yield Difference(float(own.mean()), 0.0, freedom, *facts, exact=kind.counted)
 

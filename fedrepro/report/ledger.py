@@ -187,6 +187,8 @@ def executions(found: Results) -> Html:
             **{k: facts["packages"][k] for k in ("torch", "torchvision", "numpy")},
         }
         changed = " (changed files)" if facts["dirty"] else ""
+        for one in facts.get("before", ()):
+            changed += f"; first rounds: {one['device']}, {(one['commit'] or 'unknown')[:10]}"
         rows.append(row | {"commit": (facts["commit"] or "unknown")[:10] + changed})
     if not rows:
         return nothing()

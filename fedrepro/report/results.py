@@ -106,6 +106,7 @@ class Kept(Study):
             trials = {value: self._record_of(one) for one, *_, value in tried}
             config = record.config | {"engine": resolve_engine(self.engine)}  # any finds it
             past = short_hash(config) not in self.asked(experiment).get(label, ())
+            past |= arm.tuning is not None and not trials  # from before it was tuned
             results.append(Result(arm, record, trials, past))
         ends = [end for used, *end in self.scraps["diverged"] if used == experiment]
         return results, [(arms[row], Diverged(*end)) for row, *end in ends if row in arms]

@@ -14,13 +14,11 @@ from fedrepro import papers
 from fedrepro.base import files
 from fedrepro.data import DATASETS
 from fedrepro.data.manifest import locate
-from fedrepro.federated import metrics
 from fedrepro.records.packed import Pack
 from fedrepro.report import verdicts
 from fedrepro.report.leaderboard import chosen
 from fedrepro.report.results import recorded
 from fedrepro.report.views import numbers
-from tests import toys
 from tests.benchmarks.conftest import FOLDER, script
 
 growth, phases, precision = map(script, ("growth", "phases", "precision"))
@@ -57,18 +55,6 @@ def test_the_file_of_phases_is_what_the_page_draws(tmp_path, monkeypatch):
     assert "tiny-cnn, FedAvg" in phases.report.phase_table().html
     bars = phases.report.phases_picture(file).axes[0].patches  # shares of two methods' rounds
     assert sum(bar.get_width() for bar in bars) == pytest.approx(200)
-
-
-@pytest.mark.slow
-def test_the_stored_accuracies_of_precisions_are_those_of_the_runs(tmp_path):
-    place, words = tmp_path / "p.json", "--dataset minidigits --scale smoke --methods FedAvg"
-    words += f" --seeds 0,1 --json {place} --runs {tmp_path / 'runs'}"
-    precision.main(words.split())
-    stored = json.loads(place.read_text())
-    assert stored["settings"]["seeds"] == [0, 1] and str(tmp_path) not in stored["command"]
-    runs = {(r.protocol.precision, r.config["seed"]): r for r in toys.records(tmp_path / "runs")}
-    found = [metrics.scores(runs[key].curve, "last5")["avg"] for key in sorted(runs)]
-    assert found == [a for name in ("bf16", "float32") for a in stored["results"]["FedAvg"][name]]
 
 
 def said(page: str, *texts: str) -> None:

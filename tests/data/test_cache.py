@@ -76,7 +76,11 @@ def test_a_full_disk_leaves_no_half_file(tiny_mnist, cache):
 
 def test_folders_sizes_and_counts_that_cannot_be_used(tiny_mnist, tmp_path, monkeypatch, known):
     (tmp_path / "file").touch()
-    for place, message in (("file", "is a file"), ("file/below", "cannot be made")):
+    for place, message in (
+        ("file", "is a file"),
+        ("file/below", "cannot be made"),
+        ("/sys/kernel", "cannot be written"),  # not even by root
+    ):
         with monkeypatch.context() as there, one_line(message):
             there.setenv("FEDREPRO_CACHE", str(tmp_path / place))
             load(tiny_mnist)

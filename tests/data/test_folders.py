@@ -61,10 +61,17 @@ def test_a_picture_stands_as_its_camera_says(mine):
     held, turned = Image.new("RGB", (8, 8)), Image.Exif()
     held.paste((255, 0, 0), (0, 0, 8, 4))  # red above
     turned[0x0112] = 6  # to be turned by a quarter to the right
-    content = io.BytesIO()
+    content, ink = io.BytesIO(), io.BytesIO()
+    Image.new("RGBA", (8, 8)).save(ink, "PNG")  # black that is not seen
+    put(mine / "sketch" / "cat" / "00.png", ink.getvalue())
+    put(mine / "sketch" / ".thumbs" / "cat" / "1.png", ink.getvalue())
     held.save(content, "PNG", exif=turned)
     put(mine / "photo" / "cat" / "00.png", content.getvalue())
-    red = load_dataset(folders.named(f"folder:{mine}"), 8)["photo"].images[0, 0]
+    found = load_dataset(name := folders.named(f"folder:{mine}"), 8)
+    assert (found["sketch"].images[0] == 255).all()  # on white, as a viewer shows it
+    shutil.rmtree(mine / "sketch" / ".thumbs")
+    assert folders.named(f"folder:{mine}") == name
+    red = found["photo"].images[0, 0]
     assert (red[:, 4:] == 255).all() and not red[:, :4].any()
     assert (decode_image(content.getvalue(), "official", 8)[0][:4] == 255).all()  # as stored
 

@@ -159,6 +159,7 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path):
         (tmp_path / folder / "mine.py").write_text(LOUD.replace("FedLoud", folder))
     both = ("--load", "one/mine.py", "--load", "two/mine.py")
     assert "rename the file" in command(tmp_path, "methods", *both).stderr
+    assert "name its methods" in command(tmp_path, "run", "adcol", *both[:2]).stderr
 
 
 def test_a_fault_in_a_method_names_its_function_and_line(tmp_path):

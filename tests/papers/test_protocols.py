@@ -180,6 +180,22 @@ def test_a_name_stands_for_its_row_or_else_for_all_rows_of_the_method():
         assert [arm.label for arm in asked.arms(experiment)] == rows
 
 
+def test_an_added_row_trains_as_fedavg_and_a_changed_rate_leaves_the_rest_tuned():
+    fedapc, common, mpft = map(papers.load, ("fedapc", "common", "mpft"))
+    asked = Question(fedapc, "office10", "reduced", only=["FedAvg", "DBE"])
+    average, added = (arm.protocol for arm in asked.arms("table-1-office10"))
+    assert added == average and average.rounds == 100  # the paper's file alone says 20
+    with pytest.raises(FedReproError, match="table-2-rounds has no row for DBE"):
+        Question(ADCOL, "digits5", "reduced", only=["FedAvg", "DBE"]).chosen("table-2-rounds")
+    asked = Question(common, "office10", "reduced", changes={"optimizer.lr": 0.03})
+    arms = {arm.label: arm for arm in asked.arms("methods")}
+    assert not list(arms["FedAvg"].trials()) and len(list(arms["Per-FedAvg"].trials())) > 2
+    assert [value for value, *_ in arms["FedProx"].trials()] == ["0.03"]
+    assert list(arms["FedProx"].constants("0.03"))
+    assert "folder" in mpft.datasets_for("table-1-pacs")
+    assert "folder" not in mpft.datasets_for("table-2-mixed-0.3")
+
+
 def test_a_domain_is_printed_under_each_tables_own_name():
     """Other domains' names, and those that no table has, are in tests of verdicts."""
     columns = [ADCOL.column(table, "mnistm") for table in ("table-1", "table-19")]

@@ -34,7 +34,9 @@ def result(label: str, rows: list[tuple[Any, ...]], arm: Any = None, **data: Any
     facts.setdefault("clients", [{"name": f"of {name}", "domain": name} for name in domains])
     curve = pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
     arm = {"row": "", "column": None, "alternative": False, "fields": {}, **(arm or {})}
-    run = SimpleNamespace(curve=curve, data=facts, config={"method": arm})
+    run = SimpleNamespace(
+        curve=curve, data=facts, config={"method": arm}, environment={"device": ""}
+    )
     return SimpleNamespace(label=label, record=run, arm=SimpleNamespace(**arm), clients=2, past=0)
 
 
@@ -130,6 +132,9 @@ def test_traffic_and_seconds_end_at_the_best_round():
     assert traffic == {("FedAvg", "PACS"): 6.0, ("local", "PACS"): 0.0}  # two rounds of 1 + 2 MiB
     seconds = values(MPFT, "table-3-computation", *runs, dataset="pacs")
     assert seconds == {("FedAvg", "PACS"): 1.0, ("local", "PACS"): 0.5}
+    runs[1].record.environment["device"] = "another machine"
+    seconds = values(MPFT, "table-3-computation", *runs, dataset="pacs")
+    assert seconds["local", "PACS"] is None
 
 
 RNG = np.random.default_rng(0)

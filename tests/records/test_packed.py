@@ -5,6 +5,7 @@ import json
 import runpy
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import nbformat
 import pandas as pd
@@ -17,6 +18,7 @@ from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.records import Probe, Record, Store
 from fedrepro.records.packed import INDEX, SHARED, Pack, PackedRecord, check, light, pack, unpack
+from fedrepro.records.record import CHECKPOINT
 from fedrepro.report.results import STUDIES
 from tests import toys
 from tests.records.conftest import obtain, spec
@@ -104,7 +106,16 @@ def test_a_packed_run_that_was_trained_again_for_a_measurement_is_packed_again(t
     with FileLock(tmp_path / ".lock"), pytest.raises(FedReproError, match="another call packs"):
         pack(tmp_path)
     pack(tmp_path)
-    run(tmp_path, 0, PROBE)
+    unpack(tmp_path, tmp_path)
+    stopped = Probe("size", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, 0, stopped)
+    folder = tmp_path / name
+    assert Record(folder).curve.size and (folder / CHECKPOINT).exists()  # nothing is lost
+    (folder / "done").unlink()  # as if it had been stopped in its first training
+    facts = files.read_json(folder / "environment.json") | {"device": "another machine"}
+    files.write_json(folder / "environment.json", facts)
+    assert run(tmp_path, 0, PROBE).environment["before"] == [facts]
     assert pack(tmp_path) == 1 and pack(tmp_path) == 0 and check(tmp_path) == []
     found = Store(tmp_path).find(name, PROBE)
     assert type(found) is PackedRecord and found.measured("size") == {"clients": 3}
@@ -166,6 +177,8 @@ def test_publishing_loses_only_what_no_notebook_uses_any_more_and_joins_no_damag
     kept.parent.mkdir()
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), kept)
     shutil.copytree(book, runs)
+    packed = run(runs, 3).run_id  # in a campaign, and no notebook has it yet
+    pack(runs)
     use(runs, new := run(runs, 2).run_id)
     (path,) = runs.glob("*smoke.parquet")
     whole = path.read_bytes()
@@ -173,7 +186,7 @@ def test_publishing_loses_only_what_no_notebook_uses_any_more_and_joins_no_damag
     with pytest.raises(FedReproError, match=r"smoke.parquet is not what was written"):
         publish(runs, book)
     path.write_bytes(whole)
-    assert publish(runs, book).startswith("2 runs published, 1 left out that no notebook uses any")
-    assert set(Pack(book).runs) == {waiting, new} and check(book) == []
+    assert publish(runs, book).startswith("3 runs published, 1 left out that no notebook uses any")
+    assert set(Pack(book).runs) == {waiting, new, packed} and check(book) == []
     (cell,) = nbformat.read(kept, as_version=4).cells
     assert cell.source == "# One\n\ntwo" and not cell.metadata, "only times are left out"
