@@ -147,6 +147,8 @@ class Record:
 
     @cached_property
     def _listed(self) -> dict[str, str]:
+        moved = f"{self.folder} was packed or deleted meanwhile; run the same command again"
+        need((self.folder / "done").is_file(), moved)
         listed = files.read_json(self.folder / "done")
         for path in (self.folder / name for name in listed):
             need(path.is_file(), f"{path} is missing; {AGAIN}")
