@@ -216,11 +216,8 @@ def run(
     from fedrepro import papers
 
     asks = papers.load(paper)
-    how: dict[str, Any] = {
-        "only": _split(methods, asks.labels, load),
-        "changes": changes_of(changes),
-    }
-    how |= {"device": device, "engine": engine}
+    how: dict[str, Any] = {"only": _split(methods, asks.labels, load)}
+    how |= {"changes": changes_of(changes), "device": device, "engine": engine}
     names = _split(dataset) or papers.default_datasets(asks, experiment, scale)
     asked = [papers.Question(asks, name, scale, seed, **how) for name in names]
     todo = [(one.dataset, name) for one in asked for name in one.chosen(experiment)]
