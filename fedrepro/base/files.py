@@ -9,8 +9,10 @@ import mmap
 import os
 import pkgutil
 import re
+import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -103,6 +105,28 @@ def make_folder(path: Path, mend: str) -> Path:
     except OSError as error:
         raise FedReproError(f"{path} cannot be made ({one_line(error)}); {mend}") from None
     return path
+
+
+@contextmanager
+def alone(lock: Path, mend: str, busy: str) -> Iterator[None]:
+    """Inside, no other process holds this lock. One that does is waited for, and `busy` is said.
+    FedReproError, ending in `mend`, if it cannot be made."""
+    from filelock import FileLock, Timeout  # not where only help is asked for
+
+    make_folder(lock.parent, mend)
+    held = FileLock(lock)
+    try:
+        try:
+            held.acquire(timeout=0)
+        except Timeout:  # an OSError
+            print(f"{busy}; waiting for it", file=sys.stderr)
+            held.acquire()
+    except OSError as error:
+        raise FedReproError(f"{lock} cannot be written ({one_line(error)}); {mend}") from None
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def check_runs(folder: Path) -> None:

@@ -187,14 +187,11 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         if each := experiment.clients_each.get(protocol.scale):
             protocol = _equal_clients(protocol, each)
         how = protocol, self._base(dataset, name), self._tuning(experiment, protocol.scale)
-        specs = [*self.arm_specs(name)]
-        for method in also:
-            like = min(
-                specs, key=lambda one: (one.method != "FedAvg", one.rounds_share is not None)
-            )
-            training = {key: getattr(like, key) for key in TRAINING}
-            specs.append(ArmSpec(label=method, method=method, alternative=True, **training))
-        return [self._arm(spec, *how) for spec in specs]
+        specs = self.arm_specs(name)
+        likes = sorted(specs, key=lambda s: (s.method != "FedAvg", s.rounds_share is not None))
+        training = {key: getattr(one, key) for one in likes[:1] for key in TRAINING}
+        own = [ArmSpec(label=one, method=one, alternative=True, **training) for one in also]
+        return [self._arm(spec, *how) for spec in [*specs, *own]]
 
     def arm_specs(self, name: str) -> list[ArmSpec]:
         """An experiment's arms before a protocol is chosen, with reused arms included."""

@@ -1,12 +1,10 @@
 """Runs by id: they are read, resumed from their checkpoint or trained when they are needed."""
 
-import contextlib
 import json
 import shutil
-import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from filelock import FileLock, Timeout
 from safetensors import TensorSpec, safe_open, serialize_file
 from safetensors.numpy import save_file
 from torch import Tensor
@@ -167,8 +164,8 @@ class Store:
         found = next(filter(None, (self.find(identity, probe) for identity in ids)), None)
         folder = self.root / (found.run_id if found is not None else ids[0])
         if found is None:
-            files.make_folder(folder, "name a writable folder with --runs")
-            with _alone(folder):
+            mend, busy = "name a writable folder with --runs", "another process trains run "
+            with files.alone(folder / ".lock", mend, busy + folder.name):
                 # Another process may have finished or packed it while this one waited.
                 self._pack = Pack(self.root)
                 if (found := self.find(folder.name, probe)) is None:
@@ -186,21 +183,6 @@ class Store:
             tell(told, found.curve.itertuples(index=False, name=None))
             told.close()
         return found
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Inside, no other process trains the run of a folder; one that does is waited for."""
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        print(f"another process trains run {folder.name}; waiting for it", file=sys.stderr)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _train(

@@ -79,7 +79,7 @@ def test_folders_sizes_and_counts_that_cannot_be_used(tiny_mnist, tmp_path, monk
     for place, message in (
         ("file", "is a file"),
         ("file/below", "cannot be made"),
-        ("/sys/kernel", "cannot be written"),  # not even by root
+        *[("/sys/kernel", "cannot be written")][: Path("/sys/kernel").is_dir()],  # not by root
     ):
         with monkeypatch.context() as there, one_line(message):
             there.setenv("FEDREPRO_CACHE", str(tmp_path / place))
