@@ -47,7 +47,8 @@ from fedrepro.records.record import environment, pick_device
 HERE = Path(__file__).resolve().parent
 STEPS = ("checks", "timing", "runs")
 TIMED = ("FedAvg", "ADCOL")
-TINY_LIST = "[{paper: adcol, experiment: table-4, dataset: minidigits, scale: smoke}]"
+TINY_LIST = """- {paper: adcol, experiment: table-4, dataset: minidigits, scale: smoke,
+   methods: [FedAvg, ADCOL]}"""
 AT_ONCE = min(4, max(1, (os.cpu_count() or 1) // 2))  # checks; no time of theirs is reported
 LIMIT = 300.0  # seconds of a check or of a measurement
 MARK = "@result "

@@ -2,6 +2,7 @@
 To add a quantity, write a function with the decorator `quantity` in a file of this folder or of
 `extras`; it is found automatically."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,9 +195,11 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
 
 def tested_images(record: Record) -> dict[str, int]:
     """Number of test images by domain."""
-    counts = pd.DataFrame(record.data["counts"])
-    found: dict[str, int] = counts[counts.split == "test"].groupby("domain").images.sum().to_dict()
-    return found
+    found: Counter[str] = Counter()
+    for row in record.data["counts"]:
+        if row["split"] == "test":
+            found[row["domain"]] += row["images"]
+    return dict(found)
 
 
 def domain_weights(record: Record) -> dict[str, int]:

@@ -182,7 +182,7 @@ class Record:
     def config(self) -> dict[str, Any]:
         return self.measured("config")
 
-    @property
+    @cached_property
     def protocol(self) -> Protocol:
         return Protocol.model_validate(self.config["protocol"])
 
