@@ -133,15 +133,15 @@ def cache_path(name: str, size: int, hash: str) -> Path:
     return cache_root() / f"{name}-{size}-{hash[:16]}.safetensors"
 
 
-def write_signed(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write arrays into one file with its checksum. It is complete or absent."""
+def write_signed(path: Path, arrays: Mapping[str, Any], mend: str = WRITABLE, **notes: str) -> None:
+    """Write arrays into one file with its checksum, and notes. It is complete or absent."""
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
 
     def write(file: Path) -> None:
-        save_file(whole, file, metadata=files.UNSIGNED)
+        save_file(whole, file, metadata={**files.UNSIGNED, **notes})
         files.sign(file)
 
-    files.write(path, write, WRITABLE)
+    files.write(path, write, mend)
 
 
 # Once for each file and process, while it does not change.

@@ -4,7 +4,6 @@ and of messages; and arrays of figures, computed once and stored with the runs."
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,13 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 from safetensors import safe_open
-from safetensors.numpy import save_file
 from scipy import linalg
 
 from fedrepro.base import files
 from fedrepro.base.errors import need
 from fedrepro.base.protocol import Scale
 from fedrepro.base.rng import numpy_stream
-from fedrepro.data.domains import DomainArrays, load_dataset
+from fedrepro.data.domains import DomainArrays, load_dataset, write_signed
 from fedrepro.data.embeddings import embedder, encode
 from fedrepro.data.splits import make_split
 from fedrepro.federated.rounds import Training
@@ -210,13 +208,7 @@ def kept(asked: Asked, make: Callable[[FileCheckpoint], Made], **more: Any) -> F
     arrays, names = make(begun)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # as the encoder's
     facts = {**names, "settings": settings, "environment": environment(device)}
-    note = {**files.UNSIGNED, "fedrepro": json.dumps(facts)}
-
-    def write(file: Path) -> None:
-        save_file(arrays, file, metadata=note)
-        files.sign(file)
-
-    files.write(path, write)
+    write_signed(path, arrays, files.RUN_AGAIN, fedrepro=json.dumps(facts))
     shutil.rmtree(begun.path.parent, ignore_errors=True)
     return Figure(arrays, facts)
 

@@ -296,19 +296,14 @@ def main() -> list[tuple[Paper, Answer]]:
     return [(paper, one) for paper, one in every() if one.claim.main]
 
 
-def _rows() -> list[tuple[str, Part | None]]:
-    """Every claim, and under it its data sets with their leads that have an interval."""
+def drawn() -> Picture:
+    """The main claims' leads: under every claim its data sets whose leads have an interval."""
     rows: list[tuple[str, Part | None]] = []
     for paper, one in main():
         if own := [part for part in leads(one.parts) if part.weakest.interval]:
             rows.append((f"{paper.short}: {one.claim.main}", None))
             rows += [(dataset_name(part.dataset), part) for part in own]
-    return rows
-
-
-def drawn() -> Picture:
-    """The main claims' leads."""
-    return figures.leads(_rows())
+    return figures.leads(rows)
 
 
 def main_claims(page: str, pictures: str) -> str:

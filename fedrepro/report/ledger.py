@@ -221,7 +221,7 @@ def every_run(found: Results) -> Html:
             "run": result.label,
             "seed": study.seed,
             "rounds": int(result.record.curve["round"].max()),
-            **{rule: f"{score['avg']:.2f}" for rule, score in _rules(result.record).items()},
+            **{rule: f"{value:.2f}" for rule, value in _read(result.record, "avg").items()},
         }
         for study, result in _each_run(found).values()
     }
@@ -287,15 +287,11 @@ def _by_rule(found: Results, experiment: str, methods: list[str], title: str, co
 
 def _read(record: Record, column: str) -> dict[str, float]:
     """One column of a run, under each score rule."""
-    table = None
+    curve, table = record.curve, None
     if column != "avg":
-        found = metrics.in_and_out(record.curve, record.data["clients"], domain_weights(record))
-        table = found / 100
-    return {rule: score[column] for rule, score in _rules(record, table).items()}
-
-
-def _rules(record: Record, table: pd.DataFrame | None = None) -> dict[str, dict[str, float]]:
-    return metrics.all_scores(record.curve, record.config["protocol"], table)
+        table = metrics.in_and_out(curve, record.data["clients"], domain_weights(record)) / 100
+    found = metrics.all_scores(curve, record.config["protocol"], table)
+    return {rule: score[column] for rule, score in found.items()}
 
 
 def _moved(ranks: pd.DataFrame) -> str:

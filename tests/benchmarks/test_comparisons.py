@@ -91,8 +91,7 @@ def test_the_whole_path_on_the_cpu(tmp_path, capsys, monkeypatch):
     assert [a["error"] for s in gpu.STEPS for a in stored[s].values() if "error" in a] == []
     assert all(answer["ok"] for answer in stored["checks"].values())
     assert {*gpu.TIMED, "augmentation", "small-cnn"} == set(stored["checks"])
-    timed = {f"adcol-digits/FedAvg/{e}" for e in ("reference", "fused", "field")}
-    assert timed <= set(stored["timing"])
+    assert all(f"adcol-digits/FedAvg/{e}" in stored["timing"] for e in ("fused", "field"))
     assert {answer["state"] for answer in stored["runs"].values()} == {"done"}
     assert len(list(toys.records(runs))) == len(stored["runs"]) == 2
     assert "wrong: none" in capsys.readouterr().out

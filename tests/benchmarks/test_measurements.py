@@ -14,6 +14,7 @@ from fedrepro import papers
 from fedrepro.base import files
 from fedrepro.data import DATASETS
 from fedrepro.data.manifest import locate
+from fedrepro.federated import metrics
 from fedrepro.records.packed import Pack
 from fedrepro.report import verdicts
 from fedrepro.report.leaderboard import chosen
@@ -122,6 +123,10 @@ def test_what_pages_say_of_recorded_tables():
     neither, _, alone, both = numbers(i2pfl, "table-5-digits", "digits4-standin").avg
     gains = f"{both - neither:.1f} and {alone - neither:.1f} points above FedAvg"
     said("book/i2pfl/differences.md", f"a mean of {avg.FedAvg:.1f} % where 57.5 is printed", gains)
+    for run in (r for *_, r in recorded("adcol").runs("table-11") if r.label == "dimension=512"):
+        kl = run.record.curve.query("subject == 'kl'").groupby("round").value.mean()
+        avg = metrics.accuracies(run.record.curve)["avg"]
+        assert avg.idxmax() < 40 and kl[80:].min() > 0.5 and avg[80:].max() < 73
     cells = pd.DataFrame(recorded("fedpall").cells("prose-privacy"))
     means = cells[cells.column == "MI"].groupby("method").value.mean()
     assert means["no noise"] < means["prototype mixture and Bernoulli mask"]
