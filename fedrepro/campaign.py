@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing.context import SpawnProcess
@@ -245,12 +245,7 @@ def train(
             for child in [child for child in busy if not child.is_alive()]:
                 failed += _ended(busy.pop(child), runs, child.exitcode, say)
     finally:
-        for worker in busy:
-            worker.terminate()
-        for worker in busy:
-            worker.join(GRACE)
-            worker.kill()
-            worker.join()
+        _stop(busy)
         lock.release()
     for child, run in busy.items():  # the minutes are over
         if status(run, runs)["state"] != "waiting":
@@ -258,6 +253,15 @@ def train(
     if waiting or busy:
         say("the minutes are over: finished rounds are kept; run the same command to continue")
     return failed
+
+
+def _stop(workers: Collection[SpawnProcess]) -> None:
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        worker.join(GRACE)
+        worker.kill()
+        worker.join()
 
 
 def _ended(run: Run, runs: Path, code: int | None, say: Callable[[str], None]) -> int:
