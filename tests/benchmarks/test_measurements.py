@@ -126,7 +126,7 @@ def test_what_pages_say_of_recorded_tables():
     for run in (r for *_, r in recorded("adcol").runs("table-11") if r.label == "dimension=512"):
         kl = run.record.curve.query("subject == 'kl'").groupby("round").value.mean()
         avg = metrics.accuracies(run.record.curve)["avg"]
-        assert avg.idxmax() < 40 and kl[80:].min() > 0.5 and avg[80:].max() < 73
+        assert avg.idxmax() < 40 and kl.loc[80:].min() > 0.5 and avg.loc[80:].max() < 73
     cells = pd.DataFrame(recorded("fedpall").cells("prose-privacy"))
     means = cells[cells.column == "MI"].groupby("method").value.mean()
     assert means["no noise"] < means["prototype mixture and Bernoulli mask"]
