@@ -41,7 +41,7 @@ class _Same:
         return isinstance(other, _Same) and self.curve is other.curve
 
 
-@lru_cache(8192)  # the book asks for each of some thousand tables up to 25 times
+@lru_cache(8192)  # the book asks for each of some thousand tables many times
 def _accuracies(same: _Same, split: str, measure: str) -> pd.DataFrame:
     # In numpy, which takes a tenth of the time.
     curve = same.curve

@@ -123,10 +123,11 @@ def test_what_pages_say_of_recorded_tables():
     neither, _, alone, both = numbers(i2pfl, "table-5-digits", "digits4-standin").avg
     gains = f"{both - neither:.1f} and {alone - neither:.1f} points above FedAvg"
     said("book/i2pfl/differences.md", f"a mean of {avg.FedAvg:.1f} % where 57.5 is printed", gains)
-    for run in (r for *_, r in recorded("adcol").runs("table-11") if r.label == "dimension=512"):
-        kl = run.record.curve.query("subject == 'kl'").groupby("round").value.mean()
+    ran = [r for *_, r in recorded("adcol").runs("table-11") if r.label == "dimension=512"]
+    for run, _ in zip(ran, range(3), strict=True):  # three seeds, no fewer
+        kl = run.record.curve.query("subject == 'kl'").groupby("round").value.mean().loc[80:]
         avg = metrics.accuracies(run.record.curve)["avg"]
-        assert avg.idxmax() < 40 and kl.loc[80:].min() > 0.5 and avg.loc[80:].max() < 73
+        assert avg.idxmax() < 40 and kl.min() > 0.5 and avg.loc[80:].max() < 73
     cells = pd.DataFrame(recorded("fedpall").cells("prose-privacy"))
     means = cells[cells.column == "MI"].groupby("method").value.mean()
     assert means["no noise"] < means["prototype mixture and Bernoulli mask"]

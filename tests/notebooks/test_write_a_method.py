@@ -111,8 +111,7 @@ def test_a_reader_puts_a_method_beside_fedavg_on_images_of_his_own(tmp_path, nam
 def test_one_file_and_an_entry_point_are_enough(tmp_path):
     """What `pip install` of a one-file package leaves."""
     (tmp_path / "loud.py").write_text(LOUD)
-    facts = tmp_path / "loud-1.0.dist-info"
-    facts.mkdir()
+    (facts := tmp_path / "loud-1.0.dist-info").mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: loud\nVersion: 1.0\n")
     (facts / "entry_points.txt").write_text("[fedrepro.methods]\nloud = loud:FedLoud\n")
     said = command(tmp_path, "methods", "--json")
