@@ -1,13 +1,12 @@
-"""Everything that needs a GPU, once: proof of two engines, speed, and runs at paper scale.
+"""Everything that needs a GPU, once: proof of the stacked engine, speed, runs at paper scale.
 
     python benchmarks/gpu.py [--minutes 60] [--runs runs] [--data-root DIR] [--name NAME]
     python benchmarks/gpu.py --only runs --minutes 30      goes on with the runs alone
     python benchmarks/gpu.py --dry-run                     the same path on a CPU, in minutes
 
-It checks the stacked engine and the recorded loop (graphs.py) against the plain loop, measures the
-engines, then trains the campaign's list, several runs at a time. Each piece of work is done in a
-process apart, and results/gpu-NAME.json is written after each: a crash, a hang or a kill costs that
-piece alone.
+It checks the stacked engine against the plain loop, measures the engines, then trains the
+campaign's list, several runs at a time. Each piece of work is done in a process apart, and
+results/gpu-NAME.json is written after each: a crash, a hang or a kill costs that piece alone.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from typing import Any
 import entry
 import torch
 from field_loop import FieldLoop
-from graphs import graphs
 from timing import SHAPES, TINY, Shape, clear, clocked, peak_mib
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -69,9 +67,6 @@ DEEP = (48, 48, 40)  # images of each client: two steps
 
 def play(method: str, engine: str, device: str, shape: Shape, protocol: Protocol) -> Named:
     """Train; all messages, final tensors and the curve's values, by where they come from."""
-    if engine == "graphs":
-        with graphs():
-            return play(method, "reference", device, shape, protocol)
     place = torch.device(device)
     run = Training(methods.create(method), protocol, shape.federation(), 0, place, engine)
     heard: Named = {}
@@ -117,27 +112,27 @@ def gap(one: Named, two: Named) -> float:
     return worst
 
 
-def check(method: str, device: str, what: str, engine: str = "fused") -> dict[str, Any]:
-    """An engine against the plain loop, and each against itself.
+def check(method: str, device: str, what: str) -> dict[str, Any]:
+    """The stacked engine against the plain loop, and each against itself.
 
     what: `method` on small clients; `augmentation` with flips and turns; else a network's name.
-    The stacked engine may differ in the last bits; the recorded loop may not.
+    The stacked engine may differ in the last bits.
     same_bits: two runs of it gave equal bits, or the loop's do not either on this device.
     """
     shape, changes, rounds = CHECKED, dict[str, Any](CALM), 3
-    limit = 0.0 if engine == "graphs" else TOLERANCE
     if what == "augmentation":
         changes |= {"data.flip": True, "data.rotate": 30.0}
     elif what != "method":
-        shape, rounds = Shape(what, 28, DEEP, 24, 4 if engine == "graphs" else 1), 1
+        shape, rounds = Shape(what, 28, DEEP, 24, 1), 1
         changes |= {"optimizer.lr": 1e-3}
     protocol = shape.protocol(rounds=rounds).changed(**changes)
     loop, again, one, two = (
         play(method, name, device, shape, protocol)
-        for name in ("reference", "reference", engine, engine)
+        for name in ("reference", "reference", "fused", "fused")
     )
     worst, same = gap(loop, one), gap(one, two) == 0 or gap(loop, again) > 0
-    return {"gap": worst, "limit": limit, "same_bits": same, "ok": worst <= limit and same}
+    ok = worst <= TOLERANCE and same
+    return {"gap": worst, "limit": TOLERANCE, "same_bits": same, "ok": ok}
 
 
 # Seconds a round.
@@ -183,7 +178,7 @@ def work(case: Case) -> dict[str, Any]:
     """Do one case on the device that `pick_device` makes deterministic."""
     device = pick_device(case["device"])
     if case["part"] == "checks":
-        return check(case["method"], device.type, case["what"], case["engine"])
+        return check(case["method"], device.type, case["what"])
     return timed(case, device)
 
 
@@ -256,12 +251,6 @@ class Session:
         networks = ("small-cnn",) if tiny else ("digit-cnn", "resnet10", "adcol-resnet50")
         for what in ("augmentation", *networks):
             cases[what] = {"method": "FedAvg", "what": what}
-        engines = ("fused", "graphs") if self.given.device == "cuda" else ("fused",)
-        cases = {
-            name if engine == "fused" else f"{name}, {engine}": {**case, "engine": engine}
-            for engine in engines
-            for name, case in cases.items()
-        }
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda pair: self.do("checks", *pair), cases.items()))
 

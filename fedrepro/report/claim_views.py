@@ -114,8 +114,9 @@ def shown(name: str) -> Html:
     commands that repeat the runs."""
     paper, rows = papers.load(name), {}
     for one in of_recorded(name):
-        tests = [f"{badge(p.verdict)} " * bool(one.parts[1:]) + escape(p.result) for p in one.parts]
-        left = [escape(f"{p.place}: {p.missing}") for p in one.parts if p.missing]
+        parts = [_in_points(part) for part in one.parts]
+        tests = [f"{badge(p.verdict)} " * bool(parts[1:]) + escape(p.result) for p in parts]
+        left = [escape(f"{p.place}: {p.missing}") for p in parts if p.missing]
         ends = [folded("What would decide it", _lines(dict.fromkeys(left)))] if left else []
         every = _lines(tests) + "".join([*ends, links(one), _commands(one)])
         rows[f'<span id="{name}-{one.claim.id}">{escape(one.claim.claim)}</span>'] = (
@@ -243,11 +244,12 @@ def leads(parts: Sequence[Part]) -> list[Part]:
 
 
 def _in_points(part: Part) -> Part:
-    differences, names = [], ("mean", "error", "margin", "printed")
+    differences, names = [], ("mean", "error", "margin", "printed", "rest", "whole")
     for one in part.differences:
-        known = {name: getattr(one, name) for name in names}
         by = 100 / one.whole if one.whole else 1
+        known = {name: getattr(one, name) for name in names}
         scaled = {name: by * value for name, value in known.items() if value is not None}
+        scaled |= {name: by**2 * getattr(one, name) for name in ("spread", "images")}
         differences.append(replace(one, **scaled))
     larger = part.larger and _in_points(part.larger)
     return replace(part, differences=tuple(differences), larger=larger)
@@ -357,9 +359,9 @@ def totals() -> str:
         f" Of the open ones, {mute} cannot be tested, {len(left) - len(ran) - mute} have no run, "
         f"{len(late)} have runs that are too short or of earlier settings, and for "
         f"{len(ran) - len(late)} the runs are too few, or one task at least shows no clear "
-        f"difference. In {len(apart)} of {len(beside)} tests with flat curves and a printed lead, "
-        "each read at the rival that supports its claim least, that lead is outside our 95 % "
-        f"interval: ours is smaller in {less}, larger in {len(apart) - less}."
+        f"difference. {len(beside)} comparisons have flat curves and a printed lead; each is read "
+        f"at the rival that is hardest to beat in our runs. In {len(apart)} the printed lead is "
+        f"outside our 95 % interval: ours is smaller in {less}, larger in {len(apart) - less}."
     )
 
 

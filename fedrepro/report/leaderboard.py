@@ -165,7 +165,8 @@ def overall(found: Results, experiment: str) -> pd.DataFrame | Html:
 
 def in_short(found: Results, experiment: str, page: str) -> str:
     """The order over all data sets in Markdown: the three best, then the five papers' own methods
-    and FedAvg. Nothing without runs. page: the address of the common protocol's page."""
+    and FedAvg. Nothing without runs. page: the address of the common protocol's page, which ranks
+    the methods that are not in this order."""
     order = overall(found, experiment)
     if isinstance(order, Html):
         return ""
@@ -176,11 +177,13 @@ def in_short(found: Results, experiment: str, page: str) -> str:
         ", ".join(f"{name} {rank:.1f}" for name, rank in some.items())
         for some in (place.head(3), place[place.index.isin(own)])
     )
+    others = [name for name in own if name not in order.index]
+    apart = f" ({', '.join(others)}: not in this order, see that page)" * bool(others)
     return (
-        f'**<a href="{page}">One protocol for all {len(place)} methods</a>**, scale `{scale}`: the '
+        f'**<a href="{page}">One protocol for {len(place)} methods</a>**, scale `{scale}`: the '
         f"mean rank over {len(order.columns) - 1} data sets, where 1 is best. First are {first}; "
         f"on a data set with other domains nearly every rank is possible, as the page shows. "
-        f"The papers' own methods and FedAvg: {rest}. {_unready(found, experiment)}\n"
+        f"The papers' own methods and FedAvg: {rest}{apart}. {_unready(found, experiment)}\n"
     )
 
 

@@ -9,13 +9,12 @@ import pandas as pd
 import pytest
 import torch
 
-from fedrepro import methods
 from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import OptimizerSpec
-from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import BNPolicy, Method, Phase
 from fedrepro.methods.fedavg import FedAvg
 from fedrepro.methods.losses import cross_entropy
+from fedrepro.models import networks
 from tests import toys
 
 # Batches of 8 cut these into full ones, rests of 5, and a 9 whose last sample joins the one before.
@@ -93,6 +92,15 @@ SETTINGS = {
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_setting_equals_the_reference(setting):
     assert_engines_agree(**SETTINGS[setting])
+
+
+def test_the_memory_format_moves_no_meaning(monkeypatch):
+    runs = []
+    for layout in (torch.channels_last, torch.contiguous_format):
+        monkeypatch.setattr(networks, "FASTEST", layout)
+        runs.append(start(engine="reference", model="small-cnn", sizes=(13, 9), rounds=2))
+    assert [run.engine.format for run in runs] == [torch.channels_last, torch.contiguous_format]
+    assert_same_run(*runs)
 
 
 class Odd(Method):
@@ -200,17 +208,6 @@ def test_a_step_is_torchs_own():
         run.one_round()
         for name, value in weights.items():
             torch.testing.assert_close(client.kept[name], value.detach())
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", toys.ON_IMAGES)
-def test_every_method_equals_the_reference_on_a_gpu(name):
-    def run(engine):
-        protocol, federation = toys.protocol(**CALM), toys.federation(SIZES)
-        return Training(methods.create(name), protocol, federation, 0, "cuda", engine)
-
-    assert_same_run(run("reference"), run("fused"))
 
 
 SWITCHES = "discriminator_batch_norm", "discriminator_in_training_mode", "closing_pass"

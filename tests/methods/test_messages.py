@@ -140,16 +140,18 @@ def test_per_fedavg_may_adapt_in_one_step_of_one_batch():
         torch.testing.assert_close(after, factor * job.state[name])
 
 
-@pytest.mark.parametrize("training_mode", [False, True])
-def test_moons_references_use_running_or_batch_statistics(training_mode):
-    run = training("MOON", references_in_training_mode=training_mode)
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("previous", [None, False, True])
+def test_moons_references_use_running_or_batch_statistics(both, previous):
+    run = training("MOON", references_in_training_mode=both, previous_in_training_mode=previous)
     run.one_round()
     client = run.clients[0]
     job = run._job(client, run._download(client), 2)
     expected = only(run, job).terms["contrast"]
     statistics = [n for n, info in run.layout.items() if info.is_buffer and not info.is_counter]
     job.received["memory"] = {n: v + 0.3 * (n in statistics) for n, v in client.memory.items()}
-    assert (only(run, job).terms["contrast"] == expected) == training_mode
+    same = only(run, job).terms["contrast"] == expected
+    assert same == (both if previous is None else previous)
 
 
 @pytest.mark.parametrize("name", ["MOON", "FedProto"])

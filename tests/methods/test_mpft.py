@@ -10,7 +10,8 @@ from torch.nn.functional import cross_entropy
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.federated import metrics
-from fedrepro.methods.base import Phase
+from fedrepro.methods.base import Phase, Upload
+from fedrepro.methods.mpft import MPFT
 from tests import embedded, toys
 from tests.engine.test_fused import assert_same_run
 from tests.methods.test_methods import record_messages
@@ -33,6 +34,15 @@ def test_the_random_rule_sends_a_share_of_the_embeddings_each_once():
             assert len(sent) == math.ceil(0.3 * len(own))
             where = (sent[:, None] == own[None]).all(dim=2)
             assert (where.sum(dim=1) == 1).all() and (where.sum(dim=0) <= 1).all()
+
+
+@pytest.mark.parametrize(("sent", "read"), [(28, 20), (20, 20), (7, 7)])
+def test_the_server_drops_the_last_incomplete_batch_of_several(sent, read, monkeypatch):
+    run, seen = embedded.start("MPFT", fields={"server_batch": 10}), []
+    monkeypatch.setattr(MPFT, "fit", lambda *given: seen.append(len(given[-1])) or [0.0])
+    z, counts = torch.zeros(sent, embedded.VALUES), torch.tensor([sent, 0, 0])
+    run.method.server_step(run.server, [Upload(0, sent, {"prototypes": z, "counts": counts})])
+    assert seen == [read]
 
 
 def test_noise_has_the_scale_and_the_share():

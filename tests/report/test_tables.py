@@ -255,20 +255,6 @@ def test_text_code_and_runs_stand_side_by_side():
     assert found["scale reduced"][2] == papers.load("fedpall").scales["reduced"].reason
 
 
-@pytest.mark.parametrize("name", papers.names())
-def test_no_setting_that_the_text_leaves_open_is_missing(name):
-    found = recorded(name)
-    shown = {setting.partition(" (")[0] for setting in listed(found)}
-    settings, left_open = set[str](), set[str]()
-    for dataset in {study.dataset for study, _ in found.studies}:
-        sources = found.paper.sources(dataset)
-        sources = sources[sources.setting != "data.dataset"]
-        code = sources.source.str.contains("code|authors|PFLlib|FL-bench|MarsFL")
-        settings |= set(sources.setting)
-        left_open |= set(sources.setting[code | (sources.status != "stated")])
-    assert left_open <= shown and settings - left_open and not (settings - left_open) & shown
-
-
 def test_rows_that_train_in_another_way_are_listed():
     listed = own_training("fedapc", "office10").loc["table-1-office10"]
     assert listed.rounds.tolist() == ["100", "150", "240"]
