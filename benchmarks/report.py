@@ -124,7 +124,7 @@ def measurements() -> Html:
 
 
 def round_rows(file: File) -> list[dict[str, str]]:
-    """The library's rounds beside the field's loop, a row a method."""
+    """The library's rounds beside the field's loop, one row per method."""
     rows = []
     asked = file["settings"]
     key = "device_peak" if asked["device"] == "cuda" else "peak"
@@ -192,7 +192,7 @@ def precision() -> Html:
 
 
 def _parts(found: Mapping[str, Any]) -> pd.DataFrame:
-    """Seconds of each part, a row a watched round."""
+    """Seconds of each part, one row per watched round."""
     return pd.DataFrame(found["watched"])[list(PARTS)]
 
 
@@ -343,7 +343,7 @@ def proof() -> Html:
 
 
 def at_once_rows(file: File) -> list[dict[str, str]]:
-    """Local training of clients at once beside one after another on all cores: a row a network."""
+    """Local training of clients at once beside one after another: one row per network."""
     rows = []
     for found in file["results"]:
         asked, turn, once = found["settings"], found["in turn"], found["at once"]

@@ -67,8 +67,8 @@ def cases() -> list[Case]:
 
 
 def far(found: Any, expected: Any) -> float:
-    """The largest difference among all that is expected; infinite where a shape is another one or
-    a value is no number."""
+    """The largest difference among all that is expected; infinite where a shape differs or a value
+    is not a number."""
     if isinstance(expected, Mapping):
         return max(_far_named(key, found[key], value) for key, value in expected.items())
     if isinstance(expected, list) and any(isinstance(part, Mapping) for part in expected):
