@@ -65,6 +65,8 @@ NOTES: tuple[str, ...] = (
     "accuracy and N from our test images, for the protocol fixes N; of an average, it adds up "
     "those of the printed domains (with the average as p where they are not printed). Where a "
     "split gives everyone the same test images there is none.",
+    "Which images a client trains on is drawn once for all our seeds, and a paper's draw is seldom "
+    "known. That spread is in no interval; FedAPC's page of results has an example.",
     "A gain of one row over another takes both rows' hits on the same image together, a relative "
     "gain by the delta method. The paper's two rows are not known image by image: its part is as "
     "large as ours. A ratio of traffic has no such part, as rounds and traffic have none.",
