@@ -81,7 +81,7 @@ class FedBN:
         return [100 * self.code_of.test(model, one, self.loss, CPU)[1] for model, one in pairs]
 
     def networks(self) -> list[list[Tensor]]:
-        return [list(values(model).values()) for model in self.models]
+        return [values(model) for model in self.models]
 
 
 class Logits(nn.Module):
@@ -108,6 +108,7 @@ class RethinkFL:
 
     paper, table, methods = "fedapc", "table-1-office10", ("FedAvg", "FedProto")
     code = "models/utils/federated_model.py"
+    unused = ("_features.", "cls.", "encoder.")  # second names, and layers that no loss reaches
 
     def __init__(self, run: Training) -> None:
         self.run, protocol, clients = run, run.protocol, range(len(run.clients))
@@ -117,7 +118,7 @@ class RethinkFL:
             self.test = importlib.import_module("utils.training").global_evaluate
         for net in nets:
             net.to(run.engine.dtype)
-            for mine, own in zip(values(net).values(), run.server.model.values(), strict=True):
+            for mine, own in zip(values(net, self.unused), run.server.model.values(), strict=True):
                 mine.copy_(own)
         asked = {"parti_num": len(nets), "online_ratio": 1, "device_id": 0, "averaing": "weight"}
         asked |= {"local_epoch": protocol.local_epochs, "local_lr": protocol.optimizer.lr}
@@ -142,7 +143,7 @@ class RethinkFL:
         return list(self.test(self.server, tests, "", ""))
 
     def networks(self) -> list[list[Tensor]]:
-        return [list(values(net).values()) for net in self.server.nets_list]
+        return [values(net, self.unused) for net in self.server.nets_list]
 
 
 class Loader:
@@ -156,11 +157,10 @@ class Loader:
         return iter(next(self.epochs))
 
 
-def values(network: nn.Module) -> dict[str, Tensor]:
-    """Its tensors without counters, second names and, in RethinkFL, layers that are not used."""
-    unused = ("_features.", "cls.", "encoder.") if hasattr(network, "cls") else ()
+def values(network: nn.Module, unused: tuple[str, ...] = ()) -> list[Tensor]:
+    """Its tensors without counters and those whose names begin so."""
     state = network.state_dict().items()
-    return {n: v for n, v in state if not n.startswith(unused) and "num_batches" not in n}
+    return [v for n, v in state if not n.startswith(unused) and "num_batches" not in n]
 
 
 def batches(run: Training, client: int, number: int) -> Iterator[Batches]:
