@@ -28,8 +28,8 @@ unexport PYTHONDONTWRITEBYTECODE
 reproduce: $(STAMP)
 	@set -e; installed=$$(date +%s); \
 	$(BIN)/fedrepro data prepare minidigits; \
-	$(BIN)/fedrepro sweep adcol --seeds 0,1 --scale smoke --jobs $(JOBS); \
-	$(BIN)/fedrepro sweep mpft fedpall i2pfl common fedapc --seeds 0 --scale smoke --jobs $(JOBS); \
+	$(BIN)/fedrepro sweep fedpall mpft adcol i2pfl common --seeds 0 --scale smoke --jobs $(JOBS); \
+	$(BIN)/fedrepro sweep fedapc --seeds 0,1 --scale smoke --jobs $(JOBS); \
 	$(BIN)/fedrepro book --runs runs; \
 	ended=$$(date +%s); \
 	echo; \

@@ -166,9 +166,7 @@ def in_and_out(
     domain's test images (tested, or another weight). clients: name and domain of each. MPFT, Eq. 3,
     which the text does not give exactly; the authors' own result files confirm this form."""
     common = accuracies(curve).drop(columns="avg")
-    crossed = curve[(curve.measure == "cross-accuracy") & (curve.split == "test")]
-    own = crossed.pivot(index="round", columns=["subject", "domain"], values="value")
-    own = own.reindex(common.index)
+    own = _crossed(_Same(curve)).reindex(common.index)
     ind, ood = np.zeros(len(common)), np.zeros(len(common))
     for name, domain, share in client_shares(clients, tested)[["domain", "share"]].itertuples():
         table = own.get(name, common)
@@ -176,6 +174,12 @@ def in_and_out(
         ind += share * values[:, home]
         ood += share * np.delete(values, home, axis=1).mean(axis=1)
     return pd.DataFrame({"ind": ind, "ood": ood}, common.index)
+
+
+@lru_cache(8192)
+def _crossed(same: _Same) -> pd.DataFrame:
+    kept = (same.curve.measure == "cross-accuracy") & (same.curve.split == "test")
+    return same.curve[kept].pivot(index="round", columns=["subject", "domain"], values="value")
 
 
 def rounds_to_target(accuracy: "pd.Series[float]", target: float) -> int | None:

@@ -104,10 +104,9 @@ def in_out(asked: Asked) -> Values:
     names = (OUT[0], IN[0], "rounds") if printed else (OUT[1], IN[1], "best round")
     for result in asked.results:
         curve, data = result.record.curve, result.record.data
-        best = metrics.best_round(curve)
-        at_best, weights = curve[curve["round"] == best], domain_weights(result.record)
-        found = metrics.in_and_out(at_best, data["clients"], weights)
-        last = best if metrics.traffic(curve).size else 0
+        best, weights = metrics.best_round(curve), domain_weights(result.record)
+        found = metrics.in_and_out(curve, data["clients"], weights)
+        last = best if (curve.measure == "bytes").any() else 0
         values = (found.ood[best] / 100, found.ind[best] / 100, last)
         yield from zip([result.label] * 3, names, map(float, values), strict=True)
 
