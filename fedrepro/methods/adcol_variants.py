@@ -3,7 +3,7 @@
 from typing import Literal, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.adcol import ADCOL
@@ -42,6 +42,13 @@ class ADCOLVariants(ADCOL):
     )
     discriminator_weight_decay: float | None = fl.hyper(
         None, "Sec. 5.1: clients'; FedPall code: 1e-5", "inferred", (1e-5,), later=True
+    )
+    keep_representations: bool = fl.hyper(
+        False,
+        "Sec. B.5 does not say; FL-bench code: D learns from the clients of the round alone",
+        "code",
+        (True,),
+        later=True,
     )
 
     def shares(self, tensor: fl.TensorInfo) -> bool:
@@ -97,6 +104,15 @@ class ADCOLVariants(ADCOL):
         if self.discriminators > 1:
             panel = cast(Panel, server.modules["panel"])
             panel.take(server.modules["discriminator"], first=server.round == 1)
+
+    def learn(self, server: fl.Server, z: Tensor, owner: Tensor) -> None:
+        if self.keep_representations:  # the last ones of each client
+            for client in owner.unique().tolist():
+                server.tensors[f"kept/{client}"] = z[owner == client]
+            kept = {name[5:]: t for name, t in server.tensors.items() if name.startswith("kept/")}
+            z = torch.cat(list(kept.values()))
+            owner = torch.cat([torch.full((len(t),), int(c)) for c, t in kept.items()])
+        super().learn(server, z, owner)
 
     def owners(self, uploads: fl.Uploads) -> list[int]:
         return list(range(len(uploads))) if self.two_stages else super().owners(uploads)
