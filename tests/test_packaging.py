@@ -142,13 +142,6 @@ def test_version_and_entry_point_are_one():
     assert callable(getattr(importlib.import_module(module), name))
 
 
-def test_torchvision_comes_in_through_one_door():
-    """A plain import fails beside a CPU build of torch, in every process that tries it."""
-    bare = re.compile(r'^[ "]*(import torchvision|from torchvision)\b', re.MULTILINE)
-    for path in (*sources("fedrepro", "tests", "benchmarks"), *NOTEBOOKS):
-        assert path.name == "_torchvision.py" or not bare.search(path.read_text()), path
-
-
 def test_files_functions_and_cells_keep_to_the_limits():
     """Those of CONTRIBUTING.md: files of methods are shorter, cells that define a class longer."""
     long = []

@@ -1,15 +1,11 @@
 """The generated domains: the same pictures every time, all classes, and what they are named by."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from drawn_digits import generator
 from drawn_digits.generator import GENERATED, generate
-
-from fedrepro.data import domains
-from tests.data.made import one_line
 
 MINI = tuple(name for name in GENERATED if name.startswith("mini-"))
 
@@ -38,9 +34,3 @@ def test_larger_counts_extend_smaller_ones(name, monkeypatch):
         assert np.array_equal(few[few_part == part], many[many_part == part][:count])
         assert np.array_equal(few_labels[few_part == part], many_labels[many_part == part][:count])
     assert not np.array_equal(many[:15], many[40:55]), "test repeats train"
-
-
-def test_a_library_without_its_generator_is_one_line(monkeypatch):
-    monkeypatch.setitem(sys.modules, "drawn_digits.generator", None)  # as if it were not installed
-    with one_line("install fedrepro from a clone"):
-        domains.load_domain("mini-font", 28)

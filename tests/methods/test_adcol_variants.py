@@ -60,19 +60,16 @@ def test_a_round_in_two_stages():
     assert one["kl"] == 0 < two["kl"]
 
 
-@pytest.mark.parametrize(("keep", "learnt"), [(False, {0: 4}), (True, {0: 4, 1: 3})])
-def test_the_server_can_keep_the_representations_of_clients_that_are_away(
-    keep, learnt, monkeypatch
-):
-    run, seen = training(keep_representations=keep), []
-    monkeypatch.setattr(Server, "fit", lambda self, name, z, owner, **how: seen.append((z, owner)))
-    for number, (client, sent) in enumerate([(0, 2), (1, 3), (0, 4)], start=1):
-        z = torch.full((sent, run.server.feature_size), float(10 * client + number))
-        run.server.round = number
-        run.method.server_step(run.server, [Upload(client, sent, {"representations": z})])
-    z, owner = seen[-1]
-    assert {n: int((owner == n).sum()) for n in owner.unique().tolist()} == learnt
-    assert all(z[owner == n].unique().tolist() == [{0: 3.0, 1: 12.0}[n]] for n in learnt)
+def test_the_server_can_keep_the_representations_of_clients_that_are_away(monkeypatch):
+    taught = []
+    monkeypatch.setattr(Server, "fit", lambda self, name, z, owner, **how: taught.append(owner))
+    for keep in (False, True):
+        run = training(keep_representations=keep)
+        for number, (client, sent) in enumerate([(0, 2), (1, 3), (0, 4)], start=1):
+            run.server.round = number
+            message = {"representations": torch.zeros(sent, run.server.feature_size)}
+            run.method.server_step(run.server, [Upload(client, sent, message)])
+    assert [owner.tolist() for owner in taught[2::3]] == [[0] * 4, [0] * 4 + [1] * 3]
 
 
 def test_the_discriminators_accuracy_is_logged_before_it_learns():
