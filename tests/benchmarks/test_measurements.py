@@ -132,6 +132,10 @@ def test_what_pages_say_of_recorded_tables():
         kl = run.record.curve.query("subject == 'kl'").groupby("round").value.mean().loc[80:]
         avg = metrics.accuracies(run.record.curve)["avg"]
         assert avg.idxmax() < 40 and kl.min() > 0.5 and avg.loc[80:].max() < 73
+    digits = recorded("adcol").where(scale="reduced", dataset="digits5-standin")
+    ends = pd.concat(digits.curves(f"figure-6{kind}") for kind in ("", "-readings"))
+    ends = ends.groupby(["label", "seed"]).avg.last().unstack()
+    assert ends.loc["ADCOL, representations kept"].max() < ends.loc["FedAvg"].min()
     cells = pd.DataFrame(recorded("fedpall").cells("prose-privacy"))
     means = cells[cells.column == "MI"].groupby("method").value.mean()
     assert means["no noise"] < means["prototype mixture and Bernoulli mask"]
