@@ -106,15 +106,12 @@ class ADCOLVariants(ADCOL):
             panel.take(server.modules["discriminator"], first=server.round == 1)
 
     def learn(self, server: fl.Server, z: Tensor, owner: Tensor) -> None:
-        if self.keep_representations:  # the last ones of each client, by the round of its first
-            kept = sorted(name for name in server.tensors if name.startswith("kept/"))
+        if self.keep_representations:  # the last ones of each client
             for client in owner.unique().tolist():
-                known = [name for name in kept if name.endswith(f"/{client}")]
-                kept += [] if known else [f"kept/{len(kept):06}/{client}"]
-                server.tensors[known[0] if known else kept[-1]] = z[owner == client]
-            z = torch.cat(parts := [server.tensors[name] for name in kept])
-            ids = (int(name.rpartition("/")[2]) for name in kept)
-            owner = torch.cat([torch.full((len(t),), n) for t, n in zip(parts, ids, strict=True)])
+                server.tensors[f"kept/{client}"] = z[owner == client]
+            kept = {name[5:]: t for name, t in server.tensors.items() if name.startswith("kept/")}
+            z = torch.cat(list(kept.values()))
+            owner = torch.cat([torch.full((len(t),), int(n)) for n, t in kept.items()])
         super().learn(server, z, owner)
 
     def owners(self, uploads: fl.Uploads) -> list[int]:

@@ -97,7 +97,8 @@ class FileCheckpoint:
         need(whole, f"{self.path} is damaged, or older than checksums; {mend}")
         with safe_open(self.path, framework="pt") as file:
             run, facts = file.metadata()["run"], json.loads(file.metadata()["facts"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = json.loads(file.metadata().get("names", "[]")) or file.keys()  # in their order
+            tensors = {name: file.get_tensor(name) for name in names}
         need(run == self.path.parent.name, f"{self.path} is of another run, {run}; {mend}")
         return tensors, facts
 
@@ -114,7 +115,8 @@ def _write(run: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], pa
         )
         for name, value in whole.items()
     }
-    said = {**files.UNSIGNED, "run": run, "facts": json.dumps(facts)}
+    names = json.dumps(list(whole))  # the format sorts them, and a method may go by their order
+    said = {**files.UNSIGNED, "run": run, "facts": json.dumps(facts), "names": names}
     serialize_file(specs, path, metadata=said)
     files.sign(path)
 

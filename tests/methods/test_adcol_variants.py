@@ -60,13 +60,13 @@ def test_a_round_in_two_stages():
     assert one["kl"] == 0 < two["kl"]
 
 
-def test_the_server_can_keep_the_representations_of_clients_that_are_away(monkeypatch):
-    taught = []
+def test_the_server_can_keep_the_representations_of_clients_that_are_away(monkeypatch, tmp_path):
+    away, taught = {"participation": 0.34, "rounds": 6, "seed": 1}, []
+    toys.assert_resumes(lambda: training(away, keep_representations=True), tmp_path)
     monkeypatch.setattr(Server, "fit", lambda self, name, z, owner, **how: taught.append(owner))
     for keep in (False, True):
         run = training(keep_representations=keep)
         for client, sent in [(1, 2), (0, 3), (1, 4)]:
-            run.server.load_state(dict(sorted(run.server.state().items())))  # as on resume
             message = {"representations": torch.zeros(sent, run.server.feature_size)}
             run.method.server_step(run.server, [Upload(client, sent, message)])
     assert [n.tolist() for n in taught[2::3]] == [[1] * 4, [1] * 4 + [0] * 3]

@@ -288,7 +288,7 @@ def test_a_checkpoint_is_what_was_saved_or_refused(tmp_path, monkeypatch):
     checkpoint.save(TENSORS, FACTS), other.save(TENSORS, FACTS)
     must_fail(checkpoint.path, checkpoint.load)
     stored, facts = checkpoint.load()
-    assert stored.keys() == TENSORS.keys() and facts == FACTS
+    assert list(stored) == list(TENSORS) and facts == FACTS
     for name, value in TENSORS.items():
         assert torch.equal(stored[name], value) and stored[name].dtype == value.dtype
     monkeypatch.setattr(store_module, "serialize_file", Mock(side_effect=OSError("no space left")))
