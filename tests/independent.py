@@ -22,8 +22,8 @@ RUNS, PAPERS = ROOT / "book" / "records", ROOT / "fedrepro" / "papers"
 COUNTED = ("sizes", "transfers")  # nothing is trained for them
 PERCENT = ("accuracy", "sweep", "sampling", "curves", "targets", "grid")
 KINDS = {**dict.fromkeys(PERCENT, 100.0), "in-out": 1.0}
-# Of each difference: unit, values by seed, variance over images, margin; scale, may it answer.
-Part = tuple[list[tuple[Any, Any, float, float]], str, bool]
+# Of each difference: unit, values by seed, variance over images, margin, may it answer; scale.
+Part = tuple[list[tuple[Any, Any, float, float, bool]], str]
 
 
 def lines(name: str) -> list[dict[str, Any]]:
@@ -244,8 +244,7 @@ def gain(runs: list[str]) -> float:
 
 
 def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
-    """Every difference of a test on a data set: column, differences by seed, variance over test
-    images and margin; the scale, and whether it may answer. None where nothing was run."""
+    """Every difference of a test on a data set, and the scale. None where nothing was run."""
     found = next(e for e in paper(name)["experiments"] if e["id"] == test["experiment"])
     kind, sign = found["kind"], -1 if test.get("lower") else 1
     rule, single = paper(name)["reporting"]["score_rule"]["value"], None
@@ -253,28 +252,29 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
         own = rows_of(name, test["experiment"], dataset, scale)
         other = test.get("against", test["experiment"])
         theirs = rows_of(name, other, dataset, scale)
-        wanted = test.get("than", "all")
-        if wanted == "all":
-            specs = [a for a in arms(name, other) if not a.get("alternative")]
-            wanted = [a["label"] for a in specs if a["label"] != test["better"]]
+        rest = [a["label"] for a in arms(name, other) if not a.get("alternative")]
+        wanted = test.get("than") or [row for row in rest if row != test["better"]]
         if kind == "speedup" and own:
             us, them = test["better"].split(" vs ")
             until = [costs(name, found, runs, rule) for runs in seeds_of(own)]
             gaps = np.array([one[them]["avg"][1] / one[us]["avg"][1] for one in until])
-            return [(kind, gaps - test["above"], 0.0, 0.0)], scale, len(gaps) > 1
+            return [(kind, gaps - test["above"], 0.0, 0.0, len(gaps) > 1)], scale
         parts = {o: [a for a in theirs if a.startswith(f"{o}, target=")] or [o] for o in wanted}
         every = [arm for label in wanted for arm in parts[label]]
         if test["better"] not in own or any(arm not in theirs for arm in every):
             continue
+        late = unready(name, other, dataset, scale, {arm: theirs[arm] for arm in every})
+        best = own[test["better"]]
+        old = unready(name, test["experiment"], dataset, scale, {test["better"]: best})
         for label, each in parts.items():
             theirs[label] = {s: "+".join(theirs[a][s] for a in each) for s in theirs[each[0]]}
-        by, best = column_of(test, kind), own[test["better"]]
+        by = column_of(test, kind)
         columns = {"each": facts(next(iter(best.values())))["domains"]}
         if kind in ("sampling", "grid"):
             columns["accuracy"] = ["avg"]
         differences = []
-        known = values(next(iter(best.values())), kind, rule)
-        for column in [one for one in columns.get(by, [by]) if one in known]:
+        seen = values(next(iter(best.values())), kind, rule)
+        for column in [one for one in columns.get(by, [by]) if one in seen]:
             for label in wanted:
                 seeds = sorted(set(best) & set(theirs[label]))
                 sides = [[row[s] for s in seeds] for row in (best, theirs[label])]
@@ -283,14 +283,18 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
                 drawn = whole and whole**2 * image_variance(sides, rule, column)
                 d = sign * (np.array(ours) - np.array(others))
                 place = column if by == "each" else by
-                differences.append((place, d, drawn, test.get("margin", 0.0)))
-        flat = all(gain([*row.values()]) < 1 for row in (best, *(theirs[arm] for arm in every)))
-        old = past(name, test["experiment"], dataset, scale, test["better"])
-        old |= any(past(name, other, dataset, scale, arm) for arm in every)
+                may = not old and late.isdisjoint(parts[label]) and len(d) > 1
+                differences.append((place, d, drawn, test.get("margin", 0.0), may))
         if differences and min(len(d) for _, d, *_ in differences) > 1:
-            return differences, scale, (scale == "paper" or flat) and not old
-        single = single or (differences and (differences, scale, False)) or None  # one seed
+            return differences, scale
+        single = single or (differences and (differences, scale)) or None  # one seed
     return single
+
+
+def unready(name: str, used: str, dataset: str, scale: str, rows: Any) -> set[str]:
+    """Those of these rows that still rise or have earlier settings."""
+    rising = {r for r, runs in rows.items() if scale == "reduced" and gain([*runs.values()]) >= 1}
+    return rising | {row for row in rows if past(name, used, dataset, scale, row)}
 
 
 def column_of(test: dict[str, Any], kind: str) -> str:
@@ -324,17 +328,17 @@ def costs(name: str, experiment: dict[str, Any], runs: dict[str, str], rule: str
     return found
 
 
-def tested_p(parts: list[Any]) -> list[list[tuple[float, float]]]:
-    """(p, reverse p) of every difference of a claim. The spread over seeds is pooled over all its
-    differences in a column on one data set at one scale."""
+def tested_p(parts: list[Any]) -> list[list[tuple[float, float, bool]]]:
+    """(p, reverse p, may it answer) of every difference of a claim. The spread over seeds is pooled
+    over all its differences in a column on one data set at one scale."""
     pools: dict[tuple[str, str, Any], list[np.ndarray[Any, Any]]] = {}
-    for differences, scale, _, dataset in parts:
+    for differences, scale, dataset in parts:
         for unit, d, *_ in differences:
             pools.setdefault((dataset, scale, unit), []).append(d)
     found = []
-    for differences, scale, _, dataset in parts:
+    for differences, scale, dataset in parts:
         ps = []
-        for unit, d, drawn, margin in differences:
+        for unit, d, drawn, margin, may in differences:
             every = [other for other in pools[dataset, scale, unit] if len(other) > 1]
             freedom = sum(len(other) - 1 for other in every)
             if not freedom:
@@ -344,7 +348,7 @@ def tested_p(parts: list[Any]) -> list[list[tuple[float, float]]]:
             fewer = freedom / (1 + (len(every) - 1) / 4)  # the differences share a row
             known = total**2 * fewer / seeds**2 if seeds else math.inf
             t = (d.mean() - margin) / math.sqrt(total)
-            ps.append((float(stats.t.sf(t, known)), float(stats.t.cdf(t, known))))
+            ps.append((float(stats.t.sf(t, known)), float(stats.t.cdf(t, known)), may))
         found.append(ps)
     return found
 
@@ -379,22 +383,18 @@ def answer(name: str, claim: dict[str, Any]) -> tuple[str, list[tuple[float, flo
         own = [d for d in specs if test.get("dataset") in (None, specs[d]["protocol"])]
         found = [(compare(name, test, dataset), dataset) for dataset in own]
         ran = [(*part, dataset) for part, dataset in found if part is not None]
-        parts += ran or [([], "", True, "")]
+        parts += ran or [([], "", "")]
     every = tested_p(parts)
-    pairs = [pair for ps in every for pair in ps]
-    family = [pair for ps, (_, _, may, _) in zip(every, parts, strict=True) if may for pair in ps]
+    family = [reverse for ps in every for _, reverse, may in ps if may]
     worst, adjusted = 0.0, {}
-    for rank, p in enumerate(sorted(reverse for _, reverse in family)):
+    for rank, p in enumerate(sorted(family)):
         worst = max(worst, min(1.0, p * (len(family) - rank)))
         adjusted.setdefault(p, worst)
-    words = []
-    for ps, (_, _, may, _) in zip(every, parts, strict=True):
-        word = "open"
-        if ps and may and any(adjusted[reverse] < 0.05 for _, reverse in ps):
-            word = "contradicted"
-        elif ps and may and all(p < 0.05 for p, _ in ps):
-            word = "holds"
-        words.append(word)
+    words, pairs = [], [pair for ps in every for *pair, _ in ps]
+    for ps in every:
+        held = ps and all(may and p < 0.05 for p, _, may in ps)
+        failed = any(may and adjusted[reverse] < 0.05 for _, reverse, may in ps)
+        words.append("contradicted" if failed else "holds" if held else "open")
     if "contradicted" in words:
         return "contradicted", pairs
     return "holds" if words and set(words) == {"holds"} else "open", pairs

@@ -55,10 +55,13 @@ NOTES = (
     "One seed answers nothing, also beside comparisons with more. One seed at scale paper, or a "
     "table there that lacks rows, stands beside the answer of scale reduced, with the spread of "
     "scale reduced.",
-    "A table at scale reduced answers only where its curves are flat: the last quarter of the "
-    f"rounds adds less than {FLAT:g} point of mean accuracy to every row compared. What it adds is "
-    "the rise of a straight line through the last half, as the mean over seeds. A run that the "
-    "protocol's own rule ended early is complete, so it does not count as rising.",
+    "A difference at scale reduced answers only where the curves of its two rows are flat: the "
+    f"last quarter of the rounds adds less than {FLAT:g} point of mean accuracy to each. What it "
+    "adds is the rise of a straight line through the last half, as the mean over seeds. A run that "
+    "the protocol's own rule ended early is complete, so it does not count as rising.",
+    "A row that still rises, or has earlier settings, or no number for some seed, leaves open the "
+    "differences that it is part of, not the others. One difference is enough to contradict a "
+    "claim; a claim holds only if all its differences can answer.",
     "An open claim that has runs says which lead such runs would show with 80 % probability. Where "
     "the curves are flat it says whether the printed lead lies outside our 95 % interval, and how "
     "many seeds it takes to show it (or two points, if none is printed), in hours of one core. "
@@ -278,8 +281,9 @@ def _words(paper: Paper, part: Part) -> tuple[str, str]:
     if least.margin and test.above is None:
         ours += f"; has to be above {value(least.margin)}"
     ours += "; one seed" * (len(least.gaps) == 1 and not least.exact)
-    ours += "; still rising" * bool(part.rising)
-    ours += "; earlier settings" * bool(part.past)
+    others = "other rows: " * part.decides(least)
+    ours += f"; {others}still rising" * bool(part.rising)
+    ours += f"; {others}earlier settings" * bool(part.past)
     if larger is not None:
         run = larger.weakest
         ours += f"; scale {larger.scale}, {run.runs}: {value(run.mean)}{over}{run.other}"

@@ -33,9 +33,9 @@ CELL = ["table", "dataset", "scale", "method", "column", "seed", "value", "stand
 class Part:
     """One test of a claim on one data set. differences: none where nothing was run. lacking: rows
     that were not. rising, past, lost: rows that are not flat yet, have earlier settings, or have no
-    number for some seed; all leave it open. hours: of one core, for one seed of its rows; NaN where
-    a row ran on GPUs alone. needed: the missing runs, and their cost.
-    larger: the same test at a larger scale with one seed or lacking rows, which is no answer."""
+    number for some seed. hours: of one core, for one seed of its rows; NaN where a row ran on
+    GPUs alone. needed: the missing runs, and their cost. larger: the same test at a larger scale
+    with one seed or lacking rows, which is no answer."""
 
     test: Comparison
     dataset: str = ""
@@ -66,19 +66,22 @@ class Part:
         """Those at which it was or may be run."""
         return (self.scale,) if self.scale else SCALES[: 1 if self.test.paper_only else None]
 
-    @property
-    def settled(self) -> bool:
-        """Whether it was run, with today's settings, until its curves were flat."""
-        return bool(self.differences) and not (self.rising or self.past or self.lost)
+    def decides(self, one: Difference) -> bool:
+        """Whether a difference can answer: it is counted, or both its rows were run with today's
+        settings until their curves were flat, with two seeds or more."""
+        rows = {self.test.better, *self.test.better.split(" vs "), one.other}
+        settled = rows.isdisjoint([*self.rising, *self.past, *self.lost])
+        return settled and (one.exact or len(one.gaps) > 1)
 
     @property
-    def answers(self) -> bool:
-        """Whether it is settled, and counted or run with two seeds or more."""
-        return self.settled and (self.seeds > 1 or all(one.exact for one in self.differences))
+    def deciding(self) -> list[Difference]:
+        return [one for one in self.differences if self.decides(one)]
 
     @property
     def weakest(self) -> Difference:
-        return max(self.differences, key=lambda d: d.weakness)
+        """The one that supports the claim least; if contradicted, of those that answer."""
+        own = self.deciding if self.verdict == "contradicted" else self.differences
+        return max(own, key=lambda d: d.weakness)
 
     @property
     def place(self) -> str:
@@ -151,8 +154,10 @@ class Part:
     @property
     def outside(self) -> bool | None:
         """Whether the printed lead lies outside our interval of the weakest one. None where no lead
-        is printed, or the runs are not settled."""
-        if not self.answers or (one := self.weakest).interval is None or one.printed is None:
+        is printed, or that one cannot answer."""
+        if not self.deciding or not self.decides(one := self.weakest):
+            return None
+        if one.interval is None or one.printed is None:
             return None
         return not one.interval[0] <= one.printed <= one.interval[1]
 
@@ -192,7 +197,7 @@ class Answer:
 
     def row(self) -> dict[str, Any]:
         """As `fedrepro claims --json` prints it; effect and what follows of the weakest part."""
-        every = (one for part in self.deciding for one in part.differences)
+        every = (part.weakest for part in self.deciding)
         least = max(every, key=lambda d: d.weakness, default=None)
         return {
             "paper": self.paper,
@@ -292,14 +297,14 @@ def answers(
 def _judge(parts: Sequence[Part]) -> None:
     """Give the parts their verdicts. Holm's correction is over the differences that can answer: one
     that cannot contradict the claim, whatever its p, is no chance to contradict it wrongly. One
-    seed answers nothing, even where the spread of other rows gives it an interval."""
-    settled = [part for part in parts if part.answers]
-    every = np.sort([d.reverse for part in settled for d in part.differences if d.freedom])
+    seed answers nothing, even where the spread of other rows gives it an interval. One difference
+    is enough to contradict; a test holds if all its differences can answer and do."""
+    every = np.sort([d.reverse for part in parts for d in part.deciding if d.freedom])
     below = every[np.maximum.accumulate(every * np.arange(len(every), 0, -1)) < LEVEL]
-    for part in settled:
-        if any(d.reverse in below for d in part.differences):
+    for part in parts:
+        if any(d.reverse in below for d in part.deciding):
             part.verdict = "contradicted"
-        elif all(d.p < LEVEL for d in part.differences):
+        elif part.differences and all(part.decides(d) and d.p < LEVEL for d in part.differences):
             part.verdict = "holds"
 
 
@@ -346,7 +351,7 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
                 lacking = tuple(name for name in others if name not in seen)
                 ran.append(Part(test, dataset, scale, differences, lacking=lacking))
         if whole := [one for one in ran if not one.lacking]:
-            part = next((one for one in whole if one.answers), whole[0])
+            part = next((one for one in whole if one.deciding == [*one.differences]), whole[0])
             part.larger = ran[0] if part is not ran[0] else None
             found.append(part)
     return found or [Part(test)]

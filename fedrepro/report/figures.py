@@ -271,8 +271,7 @@ def order(rows: pd.DataFrame) -> Picture:
 
 def leads(rows: Sequence[tuple[str, Part | None]]) -> Picture:
     """Leads over a rival, ours with the interval beside the printed one: one row per data set of a
-    claim, under the claim's own row, which has no part. Hollow: rising curves, or rows of earlier
-    settings."""
+    claim, under the claim's own row, which has no part. Hollow: it cannot answer yet."""
     figure, ax = shared.single(1.1 + 0.23 * len(rows))
     for place, (name, part) in enumerate(rows):
         if part is None:
@@ -283,13 +282,14 @@ def leads(rows: Sequence[tuple[str, Part | None]]) -> Picture:
             text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
             text.set_in_layout(False)
             continue
-        least, face = part.weakest, shared.OURS if part.settled else "white"
+        least, face = part.weakest, shared.OURS if part.decides(part.weakest) else "white"
         if least.printed is not None:
             ax.plot(least.printed, place, **DIAMOND)
         ax.hlines(place, *least.between(), color=shared.OURS, linewidth=2)
         ax.plot(least.mean, place, "o", color=shared.OURS, mfc=face)
     ax.plot([], [], "o-", color=shared.OURS, label="ours, 95 %")
-    ax.plot([], [], "o", color=shared.OURS, mfc="white", label="still rising, or earlier settings")
+    said = "still rising, earlier settings or one seed"
+    ax.plot([], [], "o", color=shared.OURS, mfc="white", label=said)
     ax.plot([], [], **DIAMOND, label="printed")
     ax.axvline(0, color=shared.PAPER, linewidth=1)
     parts = {place: part for place, (_, part) in enumerate(rows) if part}
@@ -298,13 +298,13 @@ def leads(rows: Sequence[tuple[str, Part | None]]) -> Picture:
     ax.set_ylim(len(rows) - 0.5, -0.7)
     shared.label_axes(ax, "lead over the rival, in points", grid="x")
     shared.legend_above(figure, ax)
+    hollow = sum(not part.decides(part.weakest) for part in parts.values())
     intervals = [part.weakest.between() for part in parts.values()]
     above, below = sum(low > 0 for low, _ in intervals), sum(high < 0 for _, high in intervals)
     figure.caption = (
         f"Main claims on their data sets, {len(parts)} rows: our lead over the rival that supports "
         "the claim least, with its 95 % interval, beside the printed lead, in points. Ours is "
         f"above 0 in {above}, below 0 in {below}, not told from 0 in "
-        f"{len(parts) - above - below}; in {sum(bool(part.rising) for part in parts.values())} the "
-        "curves still rise"
+        f"{len(parts) - above - below}; {hollow} hollow ones cannot answer yet"
     )
     return figure

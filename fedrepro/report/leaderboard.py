@@ -178,11 +178,11 @@ def in_short(found: Results, experiment: str, page: str) -> str:
         for some in (place.head(3), place[place.index.isin(own)])
     )
     others = [name for name in own if name not in order.index]
-    apart = f" ({', '.join(others)}: not in this order, see that page)" * bool(others)
+    apart = f" ({', '.join(others)}: not in this order, see the book)" * bool(others)
     return (
         f'**<a href="{page}">One protocol for {len(place)} methods</a>**, scale `{scale}`: the '
         f"mean rank over {len(order.columns) - 1} data sets, where 1 is best. First are {first}; "
-        f"on a data set with other domains nearly every rank is possible, as the page shows. "
+        f"on a data set with other domains nearly every rank is possible. "
         f"The papers' own methods and FedAvg: {rest}{apart}. {_unready(found, experiment)}\n"
     )
 
