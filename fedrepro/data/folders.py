@@ -19,18 +19,8 @@ FOLDER = "folder"  # the start of its names: a protocol may have folder and fold
 HOW = "a folder has domain/class/image"
 # Columns of tables beside the domains, and the server's network.
 TAKEN = {
-    "avg",
-    "bytes",
-    "dataset",
-    "high",
-    "label",
-    "low",
-    "pooled",
-    "round",
-    "seed",
-    "seeds",
-    "server",
-}
+    "avg", "bytes", "dataset", "high", "label", "low", "pooled", "round", "seed", "seeds", "server",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,7 @@ def unchanged(method: Method, jobs: Sequence[Job]) -> Iterator[None]:
     """FedReproError: inside, a tensor that clients received was changed in place. The server and
     the other clients read it too; a client's own memory may change."""
     sent = [[v for kind, v in job.received.items() if kind not in OWN] for job in jobs]
+    sent += [[job.samples.images, job.samples.labels] for job in jobs]
     before = [value._version for value in tree_leaves(sent)]
     yield
     same = before == [value._version for value in tree_leaves(sent)]

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -37,8 +38,10 @@ class LoopEngine(Engine):
         size = sum(value.nbytes for value in self.module.state_dict().values())
         count = min(self.lanes or lanes(size), len(jobs))
         if count <= 1:
+            draws = self.drops or self.device.type != "cpu"  # else a loss that draws is an error
             for position, job in enumerate(jobs):
-                with seeded_modules(job.seed, job.round, "dropout", job.client):
+                seeded = seeded_modules(job.seed, job.round, "dropout", job.client)
+                with seeded if draws else nullcontext():
                     trained = self._train_one(job, method)
                 yield position, trained
             return

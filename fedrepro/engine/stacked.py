@@ -165,7 +165,7 @@ class _Stack:
             return engine._loss(work, model, Batch(*batch), received, late)
 
         received = tree_map(lambda value: value[rows], self._received)
-        losses, terms = vmap(one)(leaves, fixed, batch, received)
+        losses, terms = vmap(one, randomness="different")(leaves, fixed, batch, received)
 
         # The clients are independent, so the sum's gradient is each client's own.
         now = gradients(losses.sum(), leaves, bool(late))

@@ -90,6 +90,12 @@ class PrivateADCOL(ADCOLVariants):
         "laplace", "Sec. B.12 writes Gau, describes Laplace", "inferred", later=True
     )
 
+    def __post_init__(self) -> None:
+        mlp = self.discriminator_network == "mlp" and not self.discriminator_batch_norm
+        if self.epsilon is not None and (self.keep_representations or self.two_stages or not mlp):
+            why = "epsilon trains one MLP in every round, on what its clients sent"
+            raise fl.FedReproError(f"{why}; leave keep_representations, two_stages and D's network")
+
     def shown(self, z: Tensor) -> Tensor:
         if self.local_epsilon is None:
             return z

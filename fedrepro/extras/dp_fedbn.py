@@ -27,7 +27,7 @@ class DPFedBN(fl.Method):
     )
 
     epsilon: float = fl.hyper(
-        5.0, "ADCOL, Sec. B.12: the budget of the whole run", "stated", (2.0, 10.0)
+        5.0, "ADCOL, Sec. B.12: the budget of the whole run", "stated", (2.0, 10.0), low=1e-6
     )
     server_is: Literal["curious", "trusted"] = fl.hyper(
         "curious", "ADCOL, Sec. B.12: Table 17; trusted: its text's 66.3 %", "stated"

@@ -63,8 +63,12 @@ class FADA(parts.AttendedSources, fl.Method):
         (256,), "not stated; 256 in DAL code, leaky ReLU there, ReLU here", "code", ((512, 512),)
     )
     discriminator_epochs: int = fl.hyper(1, "not stated; as ADCOL's", "decided", (3,), low=1)
-    discriminator_lr: float = fl.hyper(0.01, "not stated; as ADCOL's", "decided", (0.001,))
-    discriminator_momentum: float = fl.hyper(0.9, "not stated; as ADCOL's", "decided", (0.0,))
+    discriminator_lr: float = fl.hyper(
+        0.01, "not stated; as ADCOL's", "decided", (0.001,), low=1e-6
+    )
+    discriminator_momentum: float = fl.hyper(
+        0.9, "not stated; as ADCOL's", "decided", (0.0,), high=0.999
+    )
     attention: Literal["relative", "absolute", "equal"] = fl.hyper(
         "relative",
         "Peng et al.: softmax of W - W_i, which grow until one source has all the weight; divided "

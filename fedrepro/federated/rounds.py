@@ -60,10 +60,9 @@ class Training:
         heads = give_head(module, federation, protocol.head == "own", self.device)
         self.engine: Engine = ENGINES[engine](module, protocol, self.device)
         self.layout, initial = self.engine.layout, self.engine.snapshot()
-        clients = len(federation.clients)
         self.server = Server(
-            *(dict(initial), self.layout, protocol, seed, clients),
-            *(module.feature_size, classes, self.device),
+            *(_copied(initial), self.layout, protocol, seed, len(federation.clients)),
+            *(module.feature_size, classes, self.device, federation.size),
         )
         with seeded_modules(seed, round=0):
             method.init_server(self.server)
@@ -77,8 +76,9 @@ class Training:
         kept = {n: v for n, v in initial.items() if not method.overwrites(self.layout[n])}
         second = initial if method.personal_phases(protocol) else {}
         trained = initial if "trained" in (*self.evaluated, self.watched) else {}
+        others = second, trained
         self.clients = [
-            Client(i, data, kept | head, {}, _copied(memory), second, trained)
+            Client(i, data, kept | head, {}, _copied(memory), *(v and v | head for v in others))
             for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True))
         ]
         self.log = Curve(protocol.early_stop)
@@ -272,10 +272,10 @@ class Training:
         memory = returned(self.method.remember, view) if client.memory else {}
         lost = ", ".join(client.memory.keys() - memory)
         need(not lost, f"{self.method.name}.remember must also return {lost}, as first_memory does")
-        client.memory = memory
-        client.kept = {n: trained.state[n] for n in client.kept}
+        client.memory = _copied(memory)
+        client.kept = _copied({n: trained.state[n] for n in client.kept})
         client.optimizer = trained.optimizer
-        client.trained = {n: trained.state[n] for n in client.trained}
+        client.trained = _copied({n: trained.state[n] for n in client.trained})
 
     # Evaluation.
 

@@ -118,7 +118,7 @@ def load(file: Path | str) -> list[type[Method]]:
             exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), vars(module))
     except FedReproError:
         raise
-    except Exception as error:  # the file may raise anything
+    except (Exception, SystemExit) as error:  # the file may raise anything
         why = f"{type(error).__name__}: {one_line(error)}"
         decorated = "attribute __setattr__" in why  # dataclass says only this
         mend = "remove @dataclass, a Method is one already" if decorated else "correct it"

@@ -343,7 +343,9 @@ def phases_of(
         trains = one.trains is CLOSING.trains or any(
             one.trains(tensor) for tensor in layout.values() if not tensor.is_buffer
         )
-        need(trains, f"{method.name}: phase {one.name} trains no parameter; correct its trains")
+        frozen = any(tensor.is_fixed for tensor in layout.values())
+        mend = "the predictor is frozen, use images" if frozen else "correct its trains"
+        need(trains, f"{method.name}: phase {one.name} trains no parameter; {mend}")
         other = ", ".join(name for name, _ in one.apart if name not in layout)
         need(not other, f"{method.name}: phase {one.name} has no tensor {other} to train apart")
     return found

@@ -39,8 +39,8 @@ class FedPall(fl.PrototypeMessages, fl.Method):
     global_classifier: bool = fl.hyper(True, "Sec. 3.2.4; Fig. 6: the client's", "stated")
     closing_pass: bool = fl.hyper(True, "code; its mode is the features' too", "code")
     server_epochs: int = fl.hyper(3, "code: Office-10, PACS; Digits 1", "code", (1,), low=1)
-    server_lr: float = fl.hyper(0.01, "Sec. 5.1, one value for all", "stated")
-    server_momentum: float = fl.hyper(0.9, "code, at the server only", "code")
+    server_lr: float = fl.hyper(0.01, "Sec. 5.1, one value for all", "stated", low=1e-6)
+    server_momentum: float = fl.hyper(0.9, "code, at the server only", "code", high=0.999)
     server_weight_decay: float = fl.hyper(1e-5, "code, at the server only", "code")
     bn_policy: fl.BNPolicy = fl.hyper("local", "nothing is averaged", "inferred", ())
 

@@ -43,9 +43,11 @@ def kl_to_uniform(logits: Tensor) -> Tensor:
 
 def proximal(params: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> Tensor:
     """Half the squared Euclidean distance between trained parameters and the received ones, over
-    the tensors that both sides have. Li et al., FedProx (2020), Eq. 2 without mu; the second term
-    of FedDyn and Ditto's pull."""
+    the tensors that both sides have; 0 if there are none. Li et al., FedProx (2020), Eq. 2 without
+    mu; the second term of FedDyn and Ditto's pull."""
     pairs = [(v, reference[name]) for name, v in params.items() if name in reference]
+    if not pairs:
+        return next(iter((params or reference).values())).new_zeros(())
     return 0.5 * torch.stack([F.mse_loss(*pair, reduction="sum") for pair in pairs]).sum()
 
 

@@ -36,7 +36,7 @@ class MPFT(fl.Method):
     starts: int = fl.hyper(
         1, "of k-means: today's default; at its time 10", "inferred", (10,), low=1, later=True
     )
-    server_lr: float = fl.hyper(0.001, "Sec. C.1; earlier 0.00001", "stated", (1e-5,))
+    server_lr: float = fl.hyper(0.001, "Sec. C.1; earlier 0.00001", "stated", (1e-5,), low=1e-6)
     server_epochs: int = fl.hyper(200, "authors' code: at most; the cosine's end", "code", low=1)
     server_warmup: int = fl.hyper(10, "authors' code: epochs, as the clients'", "code")
     threshold: float = fl.hyper(
@@ -80,7 +80,7 @@ class MPFT(fl.Method):
         counts = [upload.message["counts"].cpu() for upload in uploads]
         labels = torch.cat([torch.repeat_interleave(part) for part in counts]).to(z.device)
         with seeded_modules(server.seed):  # whose values are replaced at once
-            module = server.new_network(z.shape[1])
+            module = server.new_network()
         module.to(server.device, server.dtype).load_state_dict(server.model)
         stream = torch_stream(server.seed, "server", round=server.round)
         order = torch.randperm(len(z), generator=stream)

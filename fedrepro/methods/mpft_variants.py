@@ -30,7 +30,7 @@ class MPFTVariants(MPFT):
         0.0, "Eq. 5, lambda; authors' code tries four", "decided", (10.0, 100.0, 1000.0)
     )
     adaptation_lr: float = fl.hyper(
-        1e-4, "authors' code: 0.001 at the first of ten warm-up epochs", "code"
+        1e-4, "authors' code: 0.001 at the first of ten warm-up epochs", "code", low=1e-6
     )
     adaptation_batch: int = fl.hyper(8, "authors' code", "code", low=2)
 

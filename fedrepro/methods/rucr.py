@@ -34,7 +34,7 @@ class RUCR(fl.PrototypeMessages, fl.Method):
     rectify_epochs: int | None = fl.hyper(
         None, "the protocol's, as FedPall code; the authors' code: 50", "code", (50,), low=1
     )
-    rectify_lr: float = fl.hyper(0.01, "both codes, without momentum or decay", "code")
+    rectify_lr: float = fl.hyper(0.01, "both codes, without momentum or decay", "code", low=1e-6)
     lam_low: float = fl.hyper(
         0.2, "FedPall code (0.8 is its start); the authors' 0.35", "code", (0.35,), high=1
     )

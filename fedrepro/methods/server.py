@@ -100,6 +100,7 @@ class Server:
     feature_size: int
     classes: int
     device: torch.device
+    size: int
     round: int = 0
     modules: dict[str, nn.Module] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -120,17 +121,16 @@ class Server:
         """Add a network of the server; it moves to the run's device and type."""
         self.modules[name] = module.to(self.device, self.dtype)
 
-    def new_network(self, size: int | None = None) -> FLModel:
+    def new_network(self) -> FLModel:
         """Another network of the protocol's kind, for images or embeddings of the same size."""
-        kind, args = self.protocol.model, self.protocol.model_args
-        return build_model(kind, self.classes, size or self.protocol.data.size, **args)
+        return build_model(self.protocol.model, self.classes, self.size, **self.protocol.model_args)
 
     def network(self, name: str, training: bool = False) -> Network:
-        """A server's network for sending; the same object until it is trained again."""
-        key = name, training
-        if key not in self._networks:
-            self._networks[key] = Network(self.modules[name], training)
-        return self._networks[key]
+        """A server's network for sending; the same object until a tensor of it changes."""
+        now, sent = self.modules[name].state_dict(), self._networks.get((name, training))
+        if sent is None or not all(torch.equal(v, now[n]) for n, v in sent.tensors.items()):
+            sent = self._networks[name, training] = Network(self.modules[name], training)
+        return sent
 
     def fit(
         self, name: str, inputs: Tensor, labels: Tensor, *, epochs: int, optimizer: OptimizerSpec
@@ -154,7 +154,8 @@ class Server:
         """Train a server's network, or a copy of it, on batches of inputs and labels by SGD, with
         momentum kept between rounds. Logs the mean loss, and the accuracy in percent, before each
         step. wrapped: makes of the optimiser the one that takes the steps."""
-        self._networks.clear()
+        lacks = f"the server's {name} has nothing to train, as the protocol's predictor is frozen"
+        need(list(module.parameters()), f"{lacks}; use a protocol on images")
         sgd = torch.optim.SGD(module.parameters(), **optimizer.model_dump())
         own = (f"{name}/momentum/{key}" for key, _ in self.modules[name].named_parameters())
         slots = dict(zip(own, module.parameters(), strict=True))
@@ -202,7 +203,6 @@ class Server:
         """Restore a checkpoint's tensors."""
         self.model = under(saved, "model/")
         self.tensors = under(saved, "tensors/")
-        self._networks.clear()
         for name, module in self.modules.items():
             module.load_state_dict(under(saved, f"modules/{name}/"))
 

@@ -163,6 +163,8 @@ def _pack(root: Path, drawn: Collection[str]) -> int:
     groups: dict[str, list[Record]] = {}
     known: list[Record] = []
     for done in sorted(root.glob("*/done")):
+        if (done.parent / CHECKPOINT).exists():  # trained again for a measurement
+            continue
         record = Record(done.parent)
         own = run_id(record.config, record.data["hashes"])
         need(own == record.run_id, f"{record.folder} is no folder of run {own}; move the copy away")

@@ -171,7 +171,7 @@ class Record:
     @property
     def probes(self) -> list[str]:
         """Names of the probes with a measurement."""
-        names = {path.stem for path in self.folder.glob("*.json")}
+        names = {name.removesuffix(".json") for name in self._listed if name.endswith(".json")}
         return sorted(names - {"config", "environment", "data"})
 
     @property

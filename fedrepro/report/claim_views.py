@@ -70,7 +70,8 @@ NOTES = (
     "A test without runs, or with runs of earlier settings, names the command that trains three "
     "seeds of its rows, and the hours: the operations that `fedrepro campaign --list` estimates, "
     "with a tuned setting's trials, at the mean speed of the paper's recorded runs of that scale, "
-    "or of all papers' if it has none. The speed of the network in question may be another.",
+    "or of all papers' if it has none. The speed of the network in question may be another, and "
+    "what a method computes beside it, such as a ResNet-50 as discriminator, is not counted.",
     "Where a generated stand-in replaces a domain, a mean has it too, and so has the answer. The "
     "evidence then gives the difference without it.",
     "Some tests can be made at scale paper alone: of traffic, as a small network has other bytes; "

@@ -144,7 +144,7 @@ def served(**fields):
     model = method.network(build_model("tiny-cnn", 2, toys.SIZE)).double()
     state = {n: v.clone() for n, v in model.state_dict().items() if "num_batches" not in n}
     protocol = toys.protocol(precision="float64", optimizer__weight_decay=0.0)
-    server = Server(state, layout(model), protocol, 0, 3, D, 2, torch.device("cpu"))
+    server = Server(state, layout(model), protocol, 0, 3, D, 2, torch.device("cpu"), D)
     method.init_server(server)
     return method, server, dict(server.model)
 

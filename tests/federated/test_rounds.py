@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.progress import Silent
@@ -79,6 +80,7 @@ def test_training_that_diverges_stops_with_one_line_and_keeps_its_rounds(engine,
 
 def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
     own, log = {"memory": torch.zeros(1)}, lambda server, _: server.log.update(drift="large")
+    noisy = lambda model, batch, _: {"ce": F.dropout(model(batch.x).logits).mean()}  # noqa: E731
     for hook, wrong, said in (
         ("upload", lambda _: None, "must return a dict, not NoneType"),
         ("upload", lambda _: own, "memory is a name of what a client has itself"),
@@ -91,7 +93,9 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
         ("phases", lambda _: [Phase("one", 1, apart=(("x", None),))], "no tensor x to train apart"),
         ("client_loss", lambda *_: {"ce": torch.zeros(())}, "depends on no trained parameter"),
         ("upload", lambda own: {"b": own.received["model"]["predictor.bias"].zero_()}, "in place"),
+        ("upload", lambda own: {"y": own.labels.add_(0)}, "in place"),
         ("upload", lambda _: {"own": torch.rand(1)}, "draws from torch's global generator"),
+        ("client_loss", noisy, "draws from torch's global generator"),
         ("server_step", lambda *_: np.random.rand(), "generator or numpy's"),
         ("upload", lambda _: {"model": {}}, "model must have all shared tensors"),
         ("server_step", lambda server, _: server.model.clear(), "not add or remove server.model"),
@@ -132,6 +136,37 @@ def test_a_method_may_change_its_clients_memory_in_place():
     object.__setattr__(run.method, "remember", lambda _: {})
     with pytest.raises(FedReproError, match="remember must also return rounds"):
         run.one_round()
+
+
+def test_what_the_server_changes_in_place_reaches_clients_in_the_next_round_alone():
+    class Halves(Method):
+        name = reference = "Halves"
+
+        def init_server(self, server):
+            server.tensors["g"] = torch.ones(1)
+            server.add_module("d", torch.nn.Linear(1, 1))
+
+        def first_memory(self, server):
+            return {"g": server.tensors["g"]}
+
+        def download(self, server, client):
+            return {"g": server.tensors["g"], "d": server.network("d")}
+
+        def remember(self, client):
+            return {"g": client.received["g"]}
+
+        def upload(self, client):
+            return {"seen": client.received["d"].tensors["weight"]}
+
+        def server_step(self, server, uploads):
+            server.tensors["g"].mul_(0.5)
+            server.tensors["seen"] = uploads[0].message["seen"]
+            server.modules["d"].weight.data.mul_(0.5)
+
+    run = start(method=Halves(), sizes=(12, 12))
+    run.one_round(), run.one_round()
+    assert [client.memory["g"].item() for client in run.clients] == [0.5, 0.5]
+    assert run.server.tensors["seen"].item() == 2 * run.server.modules["d"].weight.item()
 
 
 def test_dropout_and_changes_in_place_resume_with_the_same_bits():

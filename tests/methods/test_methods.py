@@ -125,6 +125,8 @@ def test_adcol_representations_are_the_trained_networks_features(mode):
         ("ADCOL", {"mu": -1}, "mu = -1: give a value at least 0"),
         ("ADCOL", {"sampling": 2}, "sampling = 2: give a value between"),
         ("ADCOL", {"mu": "much"}, "mu = 'much'"),
+        ("ADCOL", {"epsilon": 2.0, "two_stages": True}, "epsilon trains one MLP in every round"),
+        ("Per-FedAvg", {"alpha": 0.0}, "alpha = 0.0: give a value at least 1e-06"),
     ],
 )
 def test_a_wrong_name_or_value_is_one_clear_line(name, fields, said):

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.models import build_model, discriminator, layout, parameter_count
 from tests import embedded
@@ -138,6 +139,12 @@ def test_the_common_head_is_the_mean_of_the_clients_class_directions_and_an_own_
     expected = [direction.float() for direction in directions(own)]
     own.run(Silent())
     torch.testing.assert_close(heads(own), expected)
+    ditto = embedded.start("Ditto", head="own")
+    ditto.run(Silent())
+    torch.testing.assert_close([c.twin["predictor.weight"] for c in ditto.clients], expected)
+    for name in ("FedPall", "FedRep"):
+        with pytest.raises(FedReproError, match="predictor is frozen"):
+            embedded.start(name).one_round()
 
 
 def test_a_head_in_words_goes_before_class_means():

@@ -147,6 +147,7 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path):
     twice = "import dataclasses, fedrepro\n@dataclasses.dataclass(frozen=True)\n"
     for text, said in (
         ("1 / 0", "ZeroDivisionError"),
+        ("raise SystemExit", "SystemExit"),
         ("x = 1", "defines no method"),
         (f"{twice}class Mine(fedrepro.Method): ...", "remove @dataclass"),
     ):

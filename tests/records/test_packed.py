@@ -112,10 +112,12 @@ def test_a_packed_run_that_was_trained_again_for_a_measurement_is_packed_again(t
         run(tmp_path, 0, stopped)
     folder = tmp_path / name
     assert Record(folder).curve.size and (folder / CHECKPOINT).exists()  # nothing is lost
+    assert pack(tmp_path) == 0 and (folder / CHECKPOINT).exists()
     (folder / "done").unlink()  # as if it had been stopped in its first training
     facts = files.read_json(folder / "environment.json") | {"device": "another machine"}
     files.write_json(folder / "environment.json", facts)
     assert run(tmp_path, 0, PROBE).environment["before"] == [facts]
+    files.write_json(folder / "diverged.json", {})  # as a measurement that diverges leaves it
     assert pack(tmp_path) == 1 and pack(tmp_path) == 0 and check(tmp_path) == []
     found = Store(tmp_path).find(name, PROBE)
     assert type(found) is PackedRecord and found.measured("size") == {"clients": 3}
