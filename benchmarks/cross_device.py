@@ -27,8 +27,7 @@ import numpy as np
 import report
 import torch
 from peers.shared import MARK, Work
-from rounds import made_samples
-from rounds import ratios as paired
+from rounds import made_samples, ratios as paired
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError

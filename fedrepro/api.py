@@ -9,8 +9,7 @@ import pandas as pd
 
 from fedrepro.base.errors import need
 from fedrepro.base.files import RUNS
-from fedrepro.base.progress import Progress, Tracker
-from fedrepro.base.progress import progress as default_progress
+from fedrepro.base.progress import Progress, Tracker, progress as default_progress
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
 from fedrepro.quantities.base import Result, Study, study

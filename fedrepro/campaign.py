@@ -152,8 +152,9 @@ def status(run: Run, runs: Path) -> dict[str, Any]:
     if not path.exists():
         return NOTHING | {"state": "done" if run.packed(runs) else "waiting"}
     said = NOTHING | files.read_json(path)
-    gone = said["state"] == "done" and Store(runs).find(said["run_id"]) is None
-    if gone or (said["state"] == "under way" and not _alive(*said["process"])):
+    if said["state"] == "done" and Store(runs).find(said["run_id"]) is None:
+        return NOTHING | {"state": "waiting"}
+    if said["state"] == "under way" and not _alive(*said["process"]):
         return said | {"state": "waiting"}
     return said
 

@@ -26,8 +26,7 @@ from PIL import Image
 from fedrepro import methods, papers
 from fedrepro.base.errors import FedReproError, need, one_line
 from fedrepro.base.files import ANSWERS, CHECKOUT, CLONE, make_folder
-from fedrepro.report.book import page as method_page
-from fedrepro.report.book import write_scripts
+from fedrepro.report.book import page as method_page, write_scripts
 from fedrepro.report.claim_views import PICTURE as CLAIMS_PICTURE
 from fedrepro.report.picture import LIVE
 from fedrepro.report.printout import MEANS, over_seeds

@@ -139,19 +139,14 @@ def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
 
 
 def sweep(
-    jobs: Sequence[Job],
-    *,
-    workers: int | None,
-    resume: bool,
-    on: str,
-    scheduler: str | None,
+    jobs: Sequence[Job], *, workers: int | None, resume: bool, on: str, scheduler: str | None
 ) -> Generator[Outcome]:
     """Execute the jobs, `workers` at a time. Yields how each ended, when it ends.
     workers: None for `usual_workers`, or one if a scheduler has others. resume: skip complete
     notebooks. on: `local`, or `dask` with a scheduler's address or a cluster on this machine.
     KeyboardInterrupt stops the notebooks of this machine."""
     workers = workers or (usual_workers(jobs) if scheduler is None else 1)
-    carried = {name: os.environ[name] for name in (LOAD, TRACK) if name in os.environ}
+    carried = {name: os.environ.get(name, "") for name in (LOAD, TRACK)}
     run = partial(execute, carried=carried, resume=resume, threads=max(1, cores() // workers))
     for folder in (jobs[0].output.parent, jobs[0].running.parent):
         make_folder(folder, "name a writable folder with --runs")

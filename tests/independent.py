@@ -341,11 +341,11 @@ def tested_p(parts: list[Any]) -> list[list[tuple[float, float, bool]]]:
         for unit, d, drawn, margin, may in differences:
             every = [other for other in pools[dataset, scale, unit] if len(other) > 1]
             freedom = sum(len(other) - 1 for other in every)
-            if not freedom:
-                continue
-            seeds = sum(((o - o.mean()) ** 2).sum() for o in every) / freedom / len(d)
-            total = seeds + drawn
             fewer = freedom / (1 + (len(every) - 1) / 4)  # the differences share a row
+            seeds = sum(((o - o.mean()) ** 2).sum() for o in every) / max(freedom, 1) / len(d)
+            total = seeds + drawn
+            if not freedom or (not total and fewer < 2):
+                continue
             known = total**2 * fewer / seeds**2 if seeds else math.inf
             t = (d.mean() - margin) / math.sqrt(total)
             ps.append((float(stats.t.sf(t, known)), float(stats.t.cdf(t, known)), may))

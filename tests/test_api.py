@@ -30,7 +30,7 @@ def test_a_federation_and_a_wrong_name():
     federation = fedrepro.federation("minidigits")
     assert len({client.domain for client in federation.clients}) == 4
     assert repr(federation).startswith("<Federation minidigits: 4 clients with 160 images")
-    with pytest.raises(FedReproError, match="no method or row 'FedBm'"):
+    with pytest.raises(FedReproError, match="no method or row of Common protocol 'FedBm'"):
         fedrepro.compare(["FedAvg", "FedBm"], progress=object())  # before anything is trained
     with pytest.raises(FedReproError, match="at least one method and one seed"):
         fedrepro.compare([])

@@ -4,8 +4,7 @@ and the average of the networks they send."""
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-from typing import Protocol as Interface
+from typing import Any, Protocol as Interface
 
 import torch
 import torch.nn.functional as F

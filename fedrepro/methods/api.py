@@ -3,8 +3,7 @@
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol
-from fedrepro.methods import losses as losses
-from fedrepro.methods import prototypes as prototypes
+from fedrepro.methods import losses as losses, prototypes as prototypes
 from fedrepro.methods.base import (
     CLOSING,
     Batch,

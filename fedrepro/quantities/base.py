@@ -159,21 +159,18 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
     plain: Row = {"table": asked.experiment.id, "counted": kind.counted, "given": kind.given}
     plain |= dict.fromkeys(("standin", "alternative", "subset", "past", "alone"), False)
     plain["caveats"] = []
-    by_label = {result.label: result for result in asked.results}
     silent = {r.label for r in asked.results if not (r.record.curve.measure == "bytes").any()}
     rows: list[Row] = []
     for method, column, value, *more in kind.values(asked):
         row = {**plain, "method": method, "column": column, "value": value}
-        result = by_label.get(method)
-        used = [result] if result is not None else asked.results
-        if used:
+        own = runs_of(asked.results, method, column)
+        if used := own or asked.results:
             row |= _of_run(used[0], column)
         row["past"] = any(one.past for one in used)
         row["alone"] = not used or method in silent
-        if result is not None:
-            row["alternative"] = result.arm.alternative
-            if kind.whole:
-                row["parts"] = [(kind.whole, result.record)]
+        row["alternative"] = bool(own) and own[0].arm.alternative
+        if len(own) == 1 and kind.whole:
+            row["parts"] = [(kind.whole, own[0].record)]
         row.update(*more)
         if asked.protocol.scale != "paper":
             row.pop("parts", None)
@@ -191,6 +188,13 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
             standin = any(row["standin"] for row in rows if row["column"] == column)
             rows.append({**plain, **known, "column": column, "standin": standin})
     return rows
+
+
+def runs_of(results: Sequence[Result], method: str, column: str) -> list[Result]:
+    """The runs that a row's number in a column is of; none of a row that is not of arms, such as a
+    ratio."""
+    own = [one for one in results if method in (one.label, one.arm.row)]
+    return [one for one in own if one.arm.column in (None, column)]
 
 
 def tested_images(record: Record) -> dict[str, int]:

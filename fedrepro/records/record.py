@@ -218,7 +218,7 @@ class Record:
     def classes(self) -> list[str]:
         return list(dict.fromkeys(row["class"] for row in self.data["counts"]))
 
-    @property
+    @cached_property
     def points(self) -> pd.DataFrame:
         """t-SNE points of the test features."""
         return tsne(self.features, self.data["domains"], self.classes, self.config["seed"])

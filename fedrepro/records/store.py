@@ -19,8 +19,7 @@ from torch import Tensor
 
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError, need
-from fedrepro.base.progress import Progress, Tracker, resolve
-from fedrepro.base.progress import progress as default_progress
+from fedrepro.base.progress import Progress, Tracker, progress as default_progress, resolve
 from fedrepro.base.protocol import DataSpec
 from fedrepro.base.threads import recorded
 from fedrepro.data.federation import Federation, build_federation

@@ -161,7 +161,7 @@ def _table(paper: Paper, rows: Mapping[str, Sequence[str]]) -> Html:
 def _commands(one: Answer) -> str:
     lines = [
         f"<code>fedrepro sweep {one.paper} --experiment {escape(name)} --dataset {part.dataset} "
-        f"--scale {part.scale} --seeds 0-{len(part.weakest.gaps) - 1}</code>"
+        f"--scale {part.scale} --seeds 0-{max(len(d.gaps) for d in part.differences) - 1}</code>"
         for part in one.parts
         for name in (part.test.experiment, part.test.against)
         if part.seeds and name

@@ -125,8 +125,10 @@ class Part:
         said = "what is missing: "
         if not self.differences:
             return said + self.needed
-        if (one := self.weakest).exact or self.verdict != "open":
+        if (one := self.weakest).exact or self.lost or self.verdict != "open":
             return ""
+        if one.interval is None and self.past:
+            return f"{said}runs of today's settings: {self.needed}"
         if one.interval is None:
             said += f"{'longer runs and ' * bool(self.rising)}more seeds"
             return said + f", {hours(self.hours)} of one core each" * (self.hours > 0)
@@ -229,26 +231,30 @@ def _of_recorded(name: str) -> list[Answer]:
     tests = [test for claim in found.paper.claims for test in claim.tests]
     names = {name for test in tests for name in (test.experiment, test.against) if name}
     cells = pd.DataFrame(row for name in sorted(names) for row in found.cells(name))
-    rows: dict[Row, list[tuple[int, Record]]] = defaultdict(list)
+    rows: dict[Row, list[tuple[int, str | None, Record]]] = defaultdict(list)
     gains = found.late_gains(*names)
     for study, experiment, result in found.runs(*names):
         place = experiment, study.dataset, study.scale
         for label in {result.label, result.arm.row or result.label}:
-            rows[*place, label].append((study.seed, result.record))
+            rows[*place, label].append((study.seed, result.arm.column, result.record))
             # A row of several arms still rises if one of them does.
             gains[*place, label] = max(gains[*place, result.label], gains.get((*place, label), 0.0))
-    known = [record for records in rows.values() for _, record in records]
+    known = [record for records in rows.values() for *_, record in records]
     noise = Noise(found.paper.rule)
 
     def images(part: Part, one: Difference) -> float:
         if not one.whole:
             return 0.0
         others = () if part.test.above is not None else (one.other,)
-        paired = [[r for s, r in rows[row] if s in one.gaps.index] for row in part.rows(*others)]
+        own = {None, one.column}
+        paired = [
+            [run for seed, column, run in rows[row] if seed in one.gaps.index and column in own]
+            for row in part.rows(*others)
+        ]
         return one.whole**2 * noise.variance(paired, one.column)
 
     def spent(row: Row) -> float:
-        took = [(n, hours) for n, r in rows.get(row, ()) if (hours := core_hours(r)) is not None]
+        took = [(n, hours) for n, _, r in rows.get(row, ()) if (hours := core_hours(r)) is not None]
         no_hours = math.nan if row in rows else 0.0
         return sum(hours for _, hours in took) / len({n for n, _ in took}) if took else no_hours
 
@@ -325,6 +331,8 @@ def _estimate(parts: Sequence[Part], images: Images) -> None:
         squares = sum(float(((gaps - gaps.mean()) ** 2).sum()) for gaps in pool)
         spread = squares / sum(len(gaps) - 1 for gaps in pool)
         drawn = images(part, one)
+        if not spread + drawn and freedom < 2:  # two equal seeds do not show that all are
+            return one
         error, both = combined((spread / len(one.gaps), freedom), (drawn, math.inf))
         sizes: dict[str, Any] = {"spread": spread, "pairs": len(pool), "images": drawn}
         return replace(one, error=error, freedom=both, **sizes)

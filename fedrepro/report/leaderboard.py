@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from fedrepro import papers
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import need
 from fedrepro.federated import metrics
 from fedrepro.papers import Experiment, Paper, Tuning
 from fedrepro.quantities.accuracy import combined
@@ -37,11 +37,9 @@ def ranks(scores: pd.DataFrame) -> pd.DataFrame:
     """
     table = scores.pivot(index="method", columns=["seed", "column"], values="value")
     full = pd.MultiIndex.from_product([scores.seed.unique(), scores.column.unique()])
-    if len(missing := table.index[table.reindex(columns=full).isna().any(axis=1)]):
-        raise FedReproError(
-            f"{', '.join(missing)} have no value for a seed or a domain of others; "
-            "run them with the same seeds"
-        )
+    lost = ", ".join(table.index[table.reindex(columns=full).isna().any(axis=1)])
+    mend = "run them with the same seeds"
+    need(not lost, f"{lost} have no value for a seed or a domain of others; {mend}")
     seeds, domains = (len(level) for level in full.levels)
     values = table[full].to_numpy(float).reshape(len(table), seeds, domains)
     means = values.mean(axis=(1, 2)).round(9)

@@ -10,8 +10,7 @@ from operator import attrgetter
 import pandas as pd
 import torch
 
-from fedrepro import methods as registry
-from fedrepro import papers
+from fedrepro import methods as registry, papers
 from fedrepro.federated import metrics
 from fedrepro.papers.paper import as_text
 from fedrepro.quantities.base import Result, Study, domain_weights

@@ -40,7 +40,9 @@ def open_study(
 ) -> Study:
     """The study of a notebook's parameters."""
     if isinstance(methods, str):
-        methods = [name.strip() for name in methods.split(",")]
+        whole = methods in papers.load(paper).labels
+        parts = [methods] if whole else methods.split(";" if ";" in methods else ",")
+        methods = [name.strip() for name in parts]
     where: dict[str, Any] = {"device": device, "data_root": data_root, "runs_dir": runs_dir}
     where |= {"only": methods or None, "changes": changes or {}, "progress": progress(own=True)}
     return study(paper, dataset, scale, seed, **where)

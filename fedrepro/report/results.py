@@ -22,7 +22,7 @@ from fedrepro.base.errors import Diverged, FedReproError, one_line
 from fedrepro.base.protocol import resolve_engine
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Paper
-from fedrepro.quantities.base import Result, Study
+from fedrepro.quantities.base import Result, Study, runs_of
 from fedrepro.records import Record, Store
 from fedrepro.records.record import short_hash
 
@@ -228,8 +228,7 @@ class Results:
             results = study.results(experiment)
             for row in study.cells(experiment):
                 method, column = row["method"], row["column"]
-                own = [r for r in results if method in (r.label, r.arm.row)]
-                own = [r for r in own if r.arm.column in (None, column)]
+                own = runs_of(results, method, column)
                 own = own or [r for r in results if row["value"] is not None]
                 shown = self.paper.column(table, column) if table else None
                 key = study.dataset, study.scale, method, shown or column

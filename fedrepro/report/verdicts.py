@@ -97,10 +97,7 @@ def rules_markdown() -> str:
 
 
 def build_table(
-    paper: Paper,
-    table: str,
-    rows: Iterable[Row],
-    scales: Collection[str | None] | None = None,
+    paper: Paper, table: str, rows: Iterable[Row], scales: Collection[str | None] | None = None
 ) -> pd.DataFrame:
     """One printed table with our runs, tidy: one row per cell and (data set, scale) with runs, with
     or without a printed number; then the printed cells without runs.

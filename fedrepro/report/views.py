@@ -13,8 +13,7 @@ from fedrepro import papers
 from fedrepro.federated import metrics
 from fedrepro.quantities import accuracy
 from fedrepro.quantities.base import wide
-from fedrepro.report import figures, images, ledger, verdicts
-from fedrepro.report import tables as markup
+from fedrepro.report import figures, images, ledger, tables as markup, verdicts
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results, recorded, run_link
 from fedrepro.report.tables import NOTHING, Html, nothing, number
@@ -190,11 +189,11 @@ def numbers(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Htm
 
 def linked(found: Results, dataset: str, rows: Mapping[str, Sequence[str]]) -> Html:
     """Our numbers of some rows of several experiments in one table, each leading to its runs."""
-    here = found.where(dataset=dataset)
-    means = {one: wide(here.cells(one)).loc[list(labels)] for one, labels in rows.items()}
+    here = {one: found.of_one_scale(dataset, one) for one in rows}
+    means = {one: wide(here[one].cells(one)).loc[list(labels)] for one, labels in rows.items()}
     table = pd.concat(means.values())
     table = table[sorted(table, key="avg".__ne__)]
-    links = [link for one in means for link in here.links(one).items()]
+    links = [link for one in means for link in here[one].links(one).items()]
     of_means = [(row, page) for (*_, row, column), page in links if column == "avg"]
     pages = {(row, domain): page for row, page in of_means for domain in table}
     return markup.linked_table(table, pages, f"{', '.join(rows)} on {dataset}")

@@ -72,19 +72,6 @@ def test_every_setting_in_effect_has_its_value_and_a_source_and_smoke_is_tiny(na
             assert sources.value[key] == text, (dataset, scale, key)
 
 
-def test_clients_at_paper_scale():
-    for paper, dataset, count in ((I2PFL, "digits4", 20), (FEDAPC, "office10", 8)):
-        assert sum(paper.protocol(dataset).data.allocation.clients.values()) == count
-    per_client = FEDPALL.protocol("digits5-standin").data.allocation.per_client
-    assert isinstance(per_client, dict) and sum(per_client.values()) == 59_002
-    for domain, size in {"mnist": 70_000, "svhn": 99_289, "usps": 9_298}.items():
-        assert per_client[domain] == size * 8 // 10 // 10
-    for name, dataset, each in (("table-8-digits", "digits4-standin", 5), ("table-9", "pacs", 3)):
-        for scale, wanted in (("paper", each), ("reduced", each), ("smoke", 2)):
-            for arm in I2PFL.arms(name, dataset, scale):
-                assert set(arm.protocol.data.allocation.clients.values()) == {wanted}
-
-
 def test_method_settings_by_data_set():
     for base, name, weights, epochs in (
         ("digits5", "table-1-digits", (0.3, 0.7), 1),
@@ -125,25 +112,6 @@ def test_experiments_that_share_runs_share_them_exactly():
     for other, label in (("figure-3", "CE + KL + InfoNCE"), ("figure-6", "with")):
         arm = by_label(FEDPALL, other, "office10")[label]
         assert (arm.fields, arm.protocol) == (one.fields, one.protocol)
-
-
-def test_what_an_arm_changes_in_the_papers_protocol():
-    def changed(name: str, *where: str) -> dict[str, Any]:
-        return {label: arm.protocol for label, arm in by_label(ADCOL, name, *where).items()}
-
-    solo = changed("table-1")["SOLO"]
-    assert solo.rounds * solo.local_epochs == 300
-    for label, protocol in changed("figure-2a").items():
-        clients = protocol.data.allocation.clients
-        assert sum(clients.values()) == int(label.rpartition("=")[2]) and len(clients) == 5
-    mini = changed("figure-2a", "digits5", "smoke")["ADCOL, N=50"].data.allocation
-    assert all(name.startswith("mini-") for name in mini.clients)
-    rates = changed("table-8").values()
-    assert {p.participation for p in rates} == {0.1, 0.2, 0.5, 1.0}
-    assert {sum(p.data.allocation.clients.values()) for p in rates} == {100}
-    linear, single = ADCOL.arms("table-19")
-    assert linear.fields["discriminator_activation"] is False and not linear.alternative
-    assert single.fields["discriminator_hidden"] == () and single.alternative
 
 
 def test_arms_of_the_common_protocol_differ_in_their_method_alone():
@@ -194,19 +162,6 @@ def test_an_added_row_trains_as_fedavg_and_a_changed_rate_leaves_the_rest_tuned(
     assert list(arms["FedProx"].constants("0.03"))
     assert "folder" in mpft.datasets_for("table-1-pacs")
     assert "folder" not in mpft.datasets_for("table-2-mixed-0.3")
-
-
-def test_a_domain_is_printed_under_each_tables_own_name():
-    """Other domains' names, and those that no table has, are in tests of verdicts."""
-    columns = [ADCOL.column(table, "mnistm") for table in ("table-1", "table-19")]
-    assert columns == ["MNIST_M", "MNIST-M"]
-
-
-def test_mistakes_name_the_choices():
-    with pytest.raises(FedReproError, match="choose from digits5, digits5-standin, office10"):
-        ADCOL.protocol("pacs")
-    with pytest.raises(FedReproError, match="no printed table"):
-        ADCOL.table("figure-5")
 
 
 def test_the_names_of_methods_are_read_without_their_classes():

@@ -7,8 +7,7 @@ import pytest
 
 from fedrepro import methods
 from fedrepro.base.progress import Silent
-from fedrepro.records import Record, RunSpec, Store
-from fedrepro.records import store as store_module
+from fedrepro.records import Record, RunSpec, Store, store as store_module
 from tests import toys
 
 

@@ -25,8 +25,7 @@ from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import DataSpec, Protocol
 from fedrepro.data.federation import build_federation
 from fedrepro.federated import metrics
-from fedrepro.records import Record, RunSpec
-from fedrepro.records import store as store_module
+from fedrepro.records import Record, RunSpec, store as store_module
 from fedrepro.records.packed import Pack, check
 from fedrepro.records.record import compact, run_id, tsne
 from fedrepro.records.store import FileCheckpoint

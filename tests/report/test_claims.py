@@ -177,6 +177,7 @@ def test_the_scale_is_of_the_comparisons_that_give_the_answer():
     assert answer.answer == "contradicted at scale reduced"
     equal = _answer(_cells({"ADCOL": [5.0] * 3, "SOLO": [5.0] * 3}), _than("SOLO", margin=-1))
     assert equal.answer == "holds at scale paper"  # it was trained, not counted
+    assert _answer(_cells({"ADCOL": [9.0] * 2, "SOLO": [5.0] * 2}), SOLO).answer == "open"
 
 
 def test_less_may_be_better_and_a_threshold_stands_for_a_row():

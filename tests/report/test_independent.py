@@ -6,8 +6,7 @@ from fedrepro import papers
 from fedrepro.report.claims import of_recorded
 from fedrepro.report.results import recorded
 from fedrepro.report.verdicts import build_table
-from tests import independent
-from tests import independent_cells as cells
+from tests import independent, independent_cells as cells
 
 
 @pytest.mark.parametrize("name", papers.names())
