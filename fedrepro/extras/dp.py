@@ -94,7 +94,8 @@ class PrivateADCOL(ADCOLVariants):
         mlp = self.discriminator_network == "mlp" and not self.discriminator_batch_norm
         if self.epsilon is not None and (self.keep_representations or self.two_stages or not mlp):
             why = "epsilon trains one MLP in every round, on what its clients sent"
-            raise fl.FedReproError(f"{why}; leave keep_representations, two_stages and D's network")
+            mend = "keep_representations, two_stages and D's network stay as they are"
+            raise fl.FedReproError(f"{why}; {mend}")
 
     def shown(self, z: Tensor) -> Tensor:
         if self.local_epsilon is None:

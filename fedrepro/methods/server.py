@@ -88,8 +88,8 @@ class Server:
     """The server's state between rounds.
 
     model: every tensor of the network by name; those that are never sent keep their first value.
-    clients, classes: their numbers. modules: networks that a method trains here. tensors:
-    anything else it keeps. log: values for the run's curve in this round, by name.
+    clients, classes: their numbers. size: as in `Federation`. modules: networks that a method
+    trains here. tensors: anything else it keeps. log: values for the curve in this round, by name.
     """
 
     model: dict[str, Tensor]

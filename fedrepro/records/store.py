@@ -216,8 +216,9 @@ def _train(
         said = {"message": str(end), "seed": end.seed, "round": end.round}
         files.write_json(folder / DIVERGED, said)
         raise _diverged(folder) from None
-    if tracker is not None:
-        tracker.close()
+    finally:
+        if tracker is not None:
+            tracker.close()
     try:
         measured = {} if probe is None else {probe.name: probe.measure(training)}
         (folder / "done").unlink(missing_ok=True)  # it lists files that are written again
