@@ -136,6 +136,10 @@ def test_what_pages_say_of_recorded_tables():
     ends = pd.concat(digits.curves(f"figure-6{kind}") for kind in ("", "-readings"))
     ends = ends.groupby(["label", "seed"]).avg.last().unstack()
     assert ends.loc["ADCOL, representations kept"].max() < ends.loc["FedAvg"].min()
+    pacs = numbers(recorded("fedpall"), "table-1-pacs", "pacs").avg.sort_values()
+    assert {*pacs.index[6:]} == {"SingleSet", "FedBN", "FedProto", "ADCOL", "FedPall"}
+    low, high = (f"{part.min():.0f} to {part.max():.0f} %" for part in (pacs[:6], pacs[6:]))
+    said("book/results/fedpall_results.ipynb", f"two groups: {high}, the others {low}")
     cells = pd.DataFrame(recorded("fedpall").cells("prose-privacy"))
     means = cells[cells.column == "MI"].groupby("method").value.mean()
     assert means["no noise"] < means["prototype mixture and Bernoulli mask"]

@@ -147,26 +147,22 @@ def test_what_the_server_changes_in_place_reaches_clients_in_the_next_round_alon
             server.add_module("d", torch.nn.Linear(1, 1))
 
         def first_memory(self, server):
-            return {"g": server.tensors["g"]}
+            return {"g": server.tensors["g"], "d": torch.ones(1, 1)}
 
         def download(self, server, client):
             return {"g": server.tensors["g"], "d": server.network("d")}
 
         def remember(self, client):
-            return {"g": client.received["g"]}
-
-        def upload(self, client):
-            return {"seen": client.received["d"].tensors["weight"]}
+            return {"g": client.received["g"], "d": client.received["d"].tensors["weight"]}
 
         def server_step(self, server, uploads):
             server.tensors["g"].mul_(0.5)
-            server.tensors["seen"] = uploads[0].message["seen"]
             server.modules["d"].weight.data.mul_(0.5)
 
     run = start(method=Halves(), sizes=(12, 12))
     run.one_round(), run.one_round()
     assert [client.memory["g"].item() for client in run.clients] == [0.5, 0.5]
-    assert run.server.tensors["seen"].item() == 2 * run.server.modules["d"].weight.item()
+    assert run.clients[0].memory["d"].item() == 2 * run.server.modules["d"].weight.item()
 
 
 def test_dropout_and_changes_in_place_resume_with_the_same_bits():
