@@ -75,9 +75,10 @@ def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
         for table in paper.tables:
             shown = (e.id for e in paper.experiments if e.table == table.id)
             ours = (cell for name in shown for cell in own.cells(name))
-            cells = build_table(paper, table.id, ours).to_dict(orient="records")
+            frame = build_table(paper, table.id, ours).astype(object)
+            cells = frame.where(frame.notna(), None).to_dict(orient="records")
             rows += [row for row in cells if table.cell(row["method"], row["column"]) is not None]
-    return list(map(text.plain, rows))
+    return rows
 
 
 def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:

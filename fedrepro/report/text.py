@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
 
 if TYPE_CHECKING:
     from fedrepro.sweep import Outcome
@@ -58,18 +58,9 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def as_json(rows: Sequence[Mapping[str, Any]], keys: Sequence[str] = ()) -> str:
     """One JSON list of objects with these keys, by default all; NaN becomes null."""
-    found = [{key: plain(row[key]) for key in keys or row} for row in rows]
-    return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
-
-
-def plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if hasattr(value, "item"):  # a numpy scalar from pandas
-        value = value.item()
-    return None if isinstance(value, float) and math.isnan(value) else value
+    found = [{key: row[key] for key in keys or row} for row in rows]
+    json = TypeAdapter(Any).dump_json(found, indent=1, fallback=lambda scalar: scalar.item())
+    return json.decode()  # numpy's scalars, from pandas, are no JSON
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
