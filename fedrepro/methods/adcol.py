@@ -41,12 +41,7 @@ class ADCOL(fl.Method):
         0.01, "Alg. 1: one symbol for both learning rates", "inferred", (0.001,), low=1e-6
     )
     discriminator_momentum: float = fl.hyper(
-        0.9,
-        "Sec. 5.1 names one optimiser",
-        "inferred",
-        (0.0,),
-        code="FL-bench code has 0",
-        high=0.999,
+        0.9, "Sec. 5.1 names one optimiser", "inferred", (0.0,), code="FL-bench: 0", high=0.999
     )
     sampling: float = fl.hyper(
         1.0, "Sec. 5.1: none; Table 15 varies it", "stated", (0.2, 0.4, 0.6, 0.8), low=0.001, high=1

@@ -17,18 +17,10 @@ class PerFedAvg(fl.Method):
     )
 
     alpha: float | None = fl.hyper(
-        0.01,
-        "FedPall code: the learning rate (None); not stated by ADCOL",
-        "code",
-        (0.001,),
-        low=1e-6,
+        0.01, "FedPall code: learning rate (None); not stated by ADCOL", "code", (0.001,), low=1e-6
     )
     beta: float | None = fl.hyper(
-        0.01,
-        "ADCOL Sec. 5.1 tunes it over {0.001, 0.01}, under FedRep",
-        "decided",
-        (0.001,),
-        low=1e-6,
+        0.01, "ADCOL Sec. 5.1 tunes {0.001, 0.01}, under FedRep", "decided", (0.001,), low=1e-6
     )
     adapt_epochs: int = fl.hyper(
         1, "FL-bench code; PFLlib: one batch (adapt_steps); ADCOL: not stated", "code", (0,)
