@@ -69,17 +69,16 @@ def _say(line: str) -> None:
 
 
 def _split(words: list[str] | None, known: Collection[str] = (), load: Any = 0) -> list[str] | None:
-    """Names by semicolons if there is one, else commas, which known names and a folder's path may
-    contain. load: files of methods, which must be named."""
+    """As `text.names_in`; a folder's path may contain commas, too. load: files of methods, which
+    must be named."""
     if words is None:
         need(not load, "--load adds no row by itself: name its methods with --methods")
         return None
     found = []
     for word in words:
         place = word.partition(":")[2]  # of a folder
-        whole = word in known or (place and Path(place).expanduser().is_dir())
-        parts = [word] if whole else word.split(";" if ";" in word else ",")
-        found += [part.strip() for part in parts if part.strip()]
+        whole = place and Path(place).expanduser().is_dir()
+        found += [word] if whole else text.names_in(word, known)
     need(found, f"no name in {words!r}; separate names with commas")
     return found
 

@@ -94,7 +94,7 @@ class PrivateADCOL(ADCOLVariants):
         mlp = self.discriminator_network == "mlp" and not self.discriminator_batch_norm
         if self.epsilon is not None and (self.keep_representations or self.two_stages or not mlp):
             why = "epsilon trains one MLP in every round, on what its clients sent"
-            mend = "keep_representations, two_stages and D's network stay as they are"
+            mend = "leave out keep_representations, two_stages and another discriminator"
             raise fl.FedReproError(f"{why}; {mend}")
 
     def shown(self, z: Tensor) -> Tensor:

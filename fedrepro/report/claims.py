@@ -74,6 +74,11 @@ class Part:
         return settled and (one.exact or len(one.gaps) > 1)
 
     @property
+    def ready(self) -> bool:
+        """Whether it was run and all its differences can answer."""
+        return bool(self.differences) and all(map(self.decides, self.differences))
+
+    @property
     def deciding(self) -> list[Difference]:
         return [one for one in self.differences if self.decides(one)]
 
@@ -157,7 +162,7 @@ class Part:
     def outside(self) -> bool | None:
         """Whether the printed lead lies outside our interval of the weakest one. None where no lead
         is printed, or that one cannot answer."""
-        if not self.deciding or not self.decides(one := self.weakest):
+        if not self.differences or not self.decides(one := self.weakest):
             return None
         if one.interval is None or one.printed is None:
             return None
@@ -310,7 +315,7 @@ def _judge(parts: Sequence[Part]) -> None:
     for part in parts:
         if any(d.reverse in below for d in part.deciding):
             part.verdict = "contradicted"
-        elif part.differences and all(part.decides(d) and d.p < LEVEL for d in part.differences):
+        elif part.ready and all(d.p < LEVEL for d in part.differences):
             part.verdict = "holds"
 
 
@@ -359,7 +364,7 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
                 lacking = tuple(name for name in others if name not in seen)
                 ran.append(Part(test, dataset, scale, differences, lacking=lacking))
         if whole := [one for one in ran if not one.lacking]:
-            part = next((one for one in whole if one.deciding == [*one.differences]), whole[0])
+            part = next((one for one in whole if one.ready), whole[0])
             part.larger = ran[0] if part is not ran[0] else None
             found.append(part)
     return found or [Part(test)]

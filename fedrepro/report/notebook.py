@@ -23,6 +23,7 @@ from fedrepro.report import images, ledger, views
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
 from fedrepro.report.tables import NOTHING, Html
+from fedrepro.report.text import names_in
 
 OPEN = ("inferred", "decided")  # decided by neither a paper nor public code
 
@@ -40,9 +41,7 @@ def open_study(
 ) -> Study:
     """The study of a notebook's parameters."""
     if isinstance(methods, str):
-        whole = methods in papers.load(paper).labels
-        parts = [methods] if whole else methods.split(";" if ";" in methods else ",")
-        methods = [name.strip() for name in parts]
+        methods = names_in(methods, papers.load(paper).labels)
     where: dict[str, Any] = {"device": device, "data_root": data_root, "runs_dir": runs_dir}
     where |= {"only": methods or None, "changes": changes or {}, "progress": progress(own=True)}
     return study(paper, dataset, scale, seed, **where)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
@@ -54,6 +54,12 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [[text.replace("|", "\\|") for text in row] for row in (head, *rows)]
     lines.insert(1, ["---"] * len(head))
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def names_in(said: str, known: Collection[str] = ()) -> list[str]:
+    """Names by semicolons if there is one, else commas, which known names may contain."""
+    parts = [said] if said in known else said.split(";" if ";" in said else ",")
+    return [part.strip() for part in parts if part.strip()]
 
 
 def as_json(rows: Sequence[Mapping[str, Any]], keys: Sequence[str] = ()) -> str:
