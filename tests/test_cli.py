@@ -30,8 +30,7 @@ def test_help_and_version():
 
 
 HEAVY = {"torch", "pandas", "papermill", "scrapbook", "sklearn"}
-# What is typed wrong, and what the one line names.
-WRONG = (
+WRONG = (  # what is typed wrong, and what the one line names
     ("verdict", "Did you mean"), ("--wrong", "--help"), ("bench", "clone"),
     ("run", "paper"), ("run nopaper", "adcol"), ("run adcol table-99", "table-1"),
     ("run adcol figure-1", "blocked"), ("run fedapc figure-1", "FedAPC figure-1 is blocked"),
@@ -49,8 +48,7 @@ WRONG = (
         ("--scale paper --dataset office10 --set rounds=3", "reduced"), ("--methods ,", "commas"),
         ("figure-2c --methods FedBN", "has no row for FedBN"), ("--methods FedAvgg", "FedAvg"),
     )),
-    ("sweep nopaper", "adcol"),
-    *((f"sweep adcol {words}", named) for words, named in (
+    ("sweep nopaper", "adcol"), *((f"sweep adcol {words}", named) for words, named in (
         ("--experiment table-99", "table-1"), ("--scale huge", "smoke"), ("--device tpu", "cpu"),
         ("--seeds x", "--seeds x"), ("--seeds=-1", "--seeds -1"), ("--seeds 2-0", "--seeds 2-0"),
         ("--seeds 1,,2", "--seeds 1,,2"), ("--set rounds=many", "many"), ("--jobs 0", "--jobs"),

@@ -36,6 +36,13 @@ def test_the_random_rule_sends_a_share_of_the_embeddings_each_once():
             assert (where.sum(dim=1) == 1).all() and (where.sum(dim=0) <= 1).all()
 
 
+def test_the_cluster_rule_keeps_the_best_of_its_starts():
+    z = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+    found = (MPFT(prototypes="cluster", rate=0.1, starts=n).chosen(z, None) for n in (1, 10))
+    one, ten = (torch.cdist(z, means).min(dim=1).values.square().sum() for means in found)
+    assert ten < one
+
+
 @pytest.mark.parametrize(("sent", "read"), [(28, 20), (20, 20), (7, 7)])
 def test_the_server_drops_the_last_incomplete_batch_of_several(sent, read, monkeypatch):
     run, seen = embedded.start("MPFT", fields={"server_batch": 10}), []
@@ -92,9 +99,8 @@ def test_resumed_equals_uninterrupted_bit_for_bit(fields, tmp_path):
 
 @pytest.mark.parametrize("name, fields", [("MPFT", {}), ("FedProto", {"prototypes_of": "inputs"})])
 def test_images_are_one_clear_error(name, fields):
-    run = toys.start(name, fields=fields)
     with pytest.raises(FedReproError, match="works on embeddings; use frozen features"):
-        run.one_round()
+        toys.start(name, fields=fields).one_round()
 
 
 ENGINES = "reference", "fused"
@@ -110,8 +116,7 @@ FIELDS = {
 def one_step(engine: str, name: str, fields: dict[str, object], phases: str):
     """A step of the first client on all of its images, from weights away from those it received.
     Returns the weights before and received, the gradient of CE alone, and the weights after."""
-    sizes = (8, 8)
-    run = embedded.start(name, engine, sizes=sizes, fields=fields, batch_size=8, local_epochs=1,
+    run = embedded.start(name, engine, sizes=(8, 8), fields=fields, batch_size=8, local_epochs=1,
                          optimizer=PLAIN, precision="float64")  # fmt: skip
     client, w = run.clients[0], {n: v.clone() for n, v in run.server.model.items()}
     stream = torch.Generator().manual_seed(0)
@@ -129,14 +134,12 @@ def one_step(engine: str, name: str, fields: dict[str, object], phases: str):
     return v, w, dict(zip(params, found, strict=True)), after
 
 
+PULLED = ("Ditto", {"lam": 2.0, "personal_clip": 0.01}, "personal_phases", 2.0)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    ("name", "fields", "phases", "pull"),
-    [
-        ("Ditto", {"lam": 2.0, "personal_clip": 0.01}, "personal_phases", 2.0),
-        ("FedProx", {"mu": 5.0, "clipped": "ce"}, "phases", 5.0),
-    ],
-)
+@pytest.mark.parametrize(("name", "fields", "phases", "pull"), [
+    PULLED, ("FedProx", {"mu": 5.0, "clipped": "ce"}, "phases", 5.0)])  # fmt: skip
 def test_only_the_gradient_of_ce_is_shortened(engine, name, fields, phases, pull):
     """v - lr (g c / |g| + pull (v - w)): the pull, far longer than c, is added whole."""
     v, w, gradient, after = one_step(engine, name, fields, phases)
@@ -178,8 +181,7 @@ def test_the_watched_networks_stop_the_run_and_pick_its_round(name, watched):
     assert metrics.best_round(curve) == losses.idxmin()
     assert run.log.stopped(run.round) == (run.round - losses.idxmin() >= 2)
     model = run.server.model
-    common = watched == "global"
-    states = [model if common else client.network(watched, model) for client in run.clients]
+    states = [c.network(watched, model) if watched != "global" else model for c in run.clients]
     held = [client.data.validation for client in run.clients]
     now = [run.engine.evaluate(*given)[1] for given in zip(states, held, strict=True)]
     assert losses[run.round] == pytest.approx(sum(now) / len(now))
