@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, dataclass_transform, get_args, get_origin
@@ -49,10 +50,10 @@ def hyper(
     return field(default=default, metadata=said | facts)
 
 
-def _alternatives(field: dataclasses.Field[Any]) -> list[Any]:
+def _alternatives(field: dataclasses.Field[Any], kind: Any) -> list[Any]:
     given = field.metadata["alternatives"]
     if given is None:
-        kind: Any = Literal[True, False] if field.type is bool else field.type
+        kind = Literal[True, False] if kind is bool else kind
         values = get_args(kind) if get_origin(kind) is Literal else ()
         given = [value for value in values if value != field.default]
     return list(given)
@@ -295,8 +296,10 @@ class Method:
     @classmethod
     def describe(cls) -> list[dict[str, Any]]:
         """One row per hyper-parameter: name, default, status, source, its sides, alternatives."""
+        kinds = typing.get_type_hints(cls)  # resolves those of `from __future__ import annotations`
         return [
-            {"name": f.name, "default": f.default, **f.metadata, "alternatives": _alternatives(f)}
+            {"name": f.name, "default": f.default, **f.metadata}
+            | {"alternatives": _alternatives(f, kinds[f.name])}
             for f in dataclasses.fields(cls)
         ]
 
