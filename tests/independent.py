@@ -344,7 +344,7 @@ def tested_p(parts: list[Any]) -> list[list[tuple[float, float, bool]]]:
             fewer = freedom / (1 + (len(every) - 1) / 4)  # the differences share a row
             seeds = sum(((o - o.mean()) ** 2).sum() for o in every) / max(freedom, 1) / len(d)
             total = seeds + drawn
-            if not freedom or (not total and fewer < 2):
+            if not freedom or (not seeds and len(d) < 3):
                 continue
             known = total**2 * fewer / seeds**2 if seeds else math.inf
             t = (d.mean() - margin) / math.sqrt(total)
@@ -363,7 +363,7 @@ def count(name: str, test: dict[str, Any]) -> list[tuple[float, float]]:
             others = [test["above"]] if "above" in test else [seen[other] for other in test["than"]]
             sign = -1 if test.get("lower") else 1
             over = [sign * (seen[test["better"]] - o) - test.get("margin", 0.0) for o in others]
-            found += [(float(gap <= 0), float(gap >= 0)) for gap in over]
+            found += [(float(gap <= 0), float(gap >= 0)) for gap in over]  # a tie is open
     return found
 
 
@@ -373,8 +373,8 @@ def answer(name: str, claim: dict[str, Any]) -> tuple[str, list[tuple[float, flo
     tests = claim.get("tests", [])
     if tests and all(kinds[t["experiment"]] in COUNTED for t in tests):
         pairs = [pair for test in tests for pair in count(name, test)]
-        held = bool(pairs) and all(p < 0.05 for p, _ in pairs)
-        return "holds" if held else "contradicted" if pairs else "open", pairs
+        word = "holds" if pairs and all(p < 0.05 for p, _ in pairs) else "open"
+        return "contradicted" if any(reverse < 0.05 for _, reverse in pairs) else word, pairs
     parts: list[Any] = []
     for test in tests:
         where = {s["study"]["dataset"] for s in index()[2] if s["study"]["paper"] == name}

@@ -46,22 +46,28 @@ NOTES = (
     "differences over seeds, pooled over the comparisons of the claim in one column, on one data "
     "set at one scale. "
     "K differences of n seeds each, all to one common row, correlate by one half: their pooled "
-    "spread has K(n-1) / (1 + (K-1)/4) degrees of freedom.",
+    "spread has K(n-1) / (1 + (K-1)/4) degrees of freedom. Pooling takes all of them, also those "
+    "that cannot answer, to scatter alike. So a decided test also has the interval of its rival's "
+    "own spread alone.",
     "The second is that of the test images, which all seeds share: from the recorded predictions, "
     "image by image, by the seeds that kept them; where a row kept none, p(1-p)/N of each, as if "
-    "each had its own images. Leakage, counts and ratios have the first error alone.",
+    "each had its own images. A part of it is in the spread over seeds, too, so intervals are a "
+    "little too wide. Leakage, counts and ratios have the first error alone.",
+    "An answer is one-sided, so it can stand beside a two-sided interval that has the margin in "
+    "it. Where a row has more than three seeds, the others were added because three left a claim "
+    "open. Such a second look makes a wrong answer more likely than 5 %.",
     "The answer stands with its scale. At scale reduced it is about a small network, mostly less "
     "training and the weights of the protocol page, not about the paper's own run.",
-    "One seed answers nothing, also beside comparisons with more. One seed at scale paper, or a "
-    "table there that lacks rows, stands beside the answer of scale reduced, with the spread of "
-    "scale reduced.",
+    "One seed answers nothing, also beside comparisons with more; nor do two equal ones. One seed "
+    "at scale paper, or a table there that lacks rows, stands beside the answer of scale reduced, "
+    "with the spread of scale reduced.",
     "A difference at scale reduced answers only where the curves of its two rows are flat: the "
     f"last quarter of the rounds adds less than {FLAT:g} point of mean accuracy to each. What it "
     "adds is the rise of a straight line through the last half, as the mean over seeds. A run that "
     "the protocol's own rule ended early is complete, so it does not count as rising.",
-    "A row that still rises, or has earlier settings, or no number for some seed, leaves open the "
-    "differences that it is part of, not the others. One difference is enough to contradict a "
-    "claim; a claim holds only if all its differences can answer.",
+    "A row that still rises, or has earlier settings, or no number for some seed, or was not run, "
+    "leaves open the differences that it is part of, not the others. One difference is enough to "
+    "contradict a claim; a claim holds only if all its differences can answer.",
     "An open claim that has runs says which lead such runs would show with 80 % probability. Where "
     "the curves are flat it says whether the printed lead lies outside our 95 % interval, and how "
     "many seeds it takes to show it (or two points, if none is printed), in hours of one core. "
@@ -164,7 +170,7 @@ def _commands(one: Answer) -> str:
         f"--scale {part.scale} --seeds 0-{max(len(d.gaps) for d in part.differences) - 1}</code>"
         for part in one.parts
         for name in (part.test.experiment, part.test.against)
-        if part.seeds and name
+        if part.differences and name
     ]
     return folded("Run it again", "<br>".join(dict.fromkeys(lines))) if lines else ""
 
@@ -254,7 +260,7 @@ def _in_points(part: Part) -> Part:
         known = {name: getattr(one, name) for name in names}
         scaled = {name: by * value for name, value in known.items() if value is not None}
         scaled |= {name: by**2 * getattr(one, name) for name in ("spread", "images")}
-        differences.append(replace(one, **scaled))
+        differences.append(replace(one, gaps=by * one.gaps, **scaled))
     larger = part.larger and _in_points(part.larger)
     return replace(part, differences=tuple(differences), larger=larger)
 
@@ -283,8 +289,9 @@ def _words(paper: Paper, part: Part) -> tuple[str, str]:
         ours += f"; has to be above {value(least.margin)}"
     ours += "; one seed" * (len(least.gaps) == 1 and not least.exact)
     others = "other rows: " * part.decides(least)
-    ours += f"; {others}still rising" * bool(part.rising)
-    ours += f"; {others}earlier settings" * bool(part.past)
+    lists = {"still rising": part.rising, "earlier settings": part.past, "not run": part.lacking}
+    lists["one seed"] = tuple(part.single) if len(least.gaps) > 1 else ()
+    ours += "".join(f"; {others}{why}" for why, rows in lists.items() if rows)
     if larger is not None:
         run = larger.weakest
         ours += f"; scale {larger.scale}, {run.runs}: {value(run.mean)}{over}{run.other}"
@@ -366,7 +373,8 @@ def totals() -> str:
         f"{len(ran) - len(late)} the runs are too few, or one task at least shows no clear "
         f"difference. {len(beside)} comparisons have flat curves and a printed lead; each is read "
         f"at the rival that is hardest to beat in our runs. In {len(apart)} the printed lead is "
-        f"outside our 95 % interval: ours is smaller in {less}, larger in {len(apart) - less}."
+        f"outside our 95 % interval: ours is smaller in {less}, which reading at that rival makes "
+        f"more frequent, and larger in {len(apart) - less}."
     )
 
 

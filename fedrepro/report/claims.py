@@ -20,7 +20,7 @@ from fedrepro.quantities.accuracy import Noise, combined
 from fedrepro.quantities.costs import core_hours
 from fedrepro.records import Record
 from fedrepro.report import comparison
-from fedrepro.report.comparison import LEVEL, Difference, hours
+from fedrepro.report.comparison import FEWEST, LEVEL, Difference, hours
 from fedrepro.report.results import FLAT, recorded
 
 Word = Literal["holds", "contradicted", "open"]
@@ -35,7 +35,8 @@ class Part:
     that were not. rising, past, lost: rows that are not flat yet, have earlier settings, or have no
     number for some seed. hours: of one core, for one seed of its rows; NaN where a row ran on
     GPUs alone. needed: the missing runs, and their cost. larger: the same test at a larger scale
-    with one seed or lacking rows, which is no answer."""
+    with one seed or lacking rows, which is no answer. reverse: the least p of a difference below
+    its margin, after Holm's correction."""
 
     test: Comparison
     dataset: str = ""
@@ -49,10 +50,7 @@ class Part:
     larger: "Part | None" = None
     lacking: tuple[str, ...] = ()
     verdict: Word = "open"
-
-    @property
-    def seeds(self) -> int:
-        return min((len(one.gaps) for one in self.differences), default=0)
+    reverse: float = 1.0
 
     def rows(self, *others: str) -> list[Row]:
         """Where the runs of the compared rows are: of the better one, and of these others."""
@@ -75,8 +73,15 @@ class Part:
 
     @property
     def ready(self) -> bool:
-        """Whether it was run and all its differences can answer."""
-        return bool(self.differences) and all(map(self.decides, self.differences))
+        """Whether it was run with all its rows and all its differences can answer."""
+        whole = bool(self.differences) and not self.lacking
+        return whole and all(map(self.decides, self.differences))
+
+    @property
+    def single(self) -> list[str]:
+        """The rows with one seed beside the better row's."""
+        pairs = (one for one in self.differences if len(one.gaps) == 1 and not one.exact)
+        return list(dict.fromkeys(one.other for one in pairs))
 
     @property
     def deciding(self) -> list[Difference]:
@@ -107,15 +112,22 @@ class Part:
         said += f", has to be above {one.margin:+.3g}" * bool(one.margin)
         if one.exact:
             return said
-        said += f", p {one.p:.2g}" * bool(one.interval)
+        if self.verdict == "contradicted":
+            said += f", p {self.reverse:.2g} of the opposite, after Holm's correction"
+        elif one.interval is not None:
+            said += f", p {one.p:.2g}"
+        if self.verdict != "open" and (alone := one.by_itself):
+            said += ", with its own spread alone [{:.3g}, {:.3g}]".format(*alone)
         if one.printed is not None:
             said += f", printed {one.printed:+.3g}{', outside' * bool(self.outside)}"
         if one.rest is not None:
             said += f", without the stand-in {one.rest:+.3g}"
         lists = {"still rising": self.rising, "trained with earlier settings": self.past}
         lists["without a number for some seeds"] = self.lost
+        lists["not run"] = tuple(row for row in self.lacking if row not in self.lost)
+        lists["one seed"] = tuple(self.single) if len(one.gaps) > 1 else ()
         said += "".join(f"; {why}: {', '.join(rows)}" for why, rows in lists.items() if rows)
-        if self.seeds == 1:
+        if len(one.gaps) == 1:
             said += "; one seed is no answer" if one.interval else "; one seed has no interval"
         if self.larger is not None:
             without = " without " * bool(self.larger.lacking) + ", ".join(self.larger.lacking)
@@ -132,17 +144,21 @@ class Part:
             return said + self.needed
         if (one := self.weakest).exact or self.lost or self.verdict != "open":
             return ""
-        if one.interval is None and self.past:
-            return f"{said}runs of today's settings: {self.needed}"
+        seen = ""
+        if one.interval is not None:
+            seen = f"these runs can detect a lead of {one.least_seen:.3g} or more (80 % power)"
+            said = f"{seen}; {said}"
+        if self.past or self.lacking:
+            what = "runs of today's settings" if self.past else f"runs of {', '.join(self.lacking)}"
+            return f"{said}{what}: {self.needed}"
         if one.interval is None:
             said += f"{'longer runs and ' * bool(self.rising)}more seeds"
             return said + f", {hours(self.hours)} of one core each" * (self.hours > 0)
-        seen = f"these runs can detect a lead of {one.least_seen:.3g} or more (80 % power)"
-        if self.past:
-            return f"{seen}; {said}runs of today's settings: {self.needed}"
         if self.rising:
-            twice = f"; twice the rounds take {hours(2 * self.seeds * self.hours)} of one core"
-            return f"{seen}; {said}longer runs" + twice * (self.hours > 0)
+            twice = f"; twice the rounds take {hours(2 * len(one.gaps) * self.hours)} of one core"
+            return f"{said}longer runs" + twice * (self.hours > 0)
+        if self.single and len(one.gaps) > 1:
+            return f"{said}more seeds of {', '.join(self.single)}"
         lead, words = one.aim
         if not lead > one.margin:
             return seen
@@ -236,15 +252,16 @@ def _of_recorded(name: str) -> list[Answer]:
     tests = [test for claim in found.paper.claims for test in claim.tests]
     names = {name for test in tests for name in (test.experiment, test.against) if name}
     cells = pd.DataFrame(row for name in sorted(names) for row in found.cells(name))
-    rows: dict[Row, list[tuple[int, str | None, Record]]] = defaultdict(list)
+    # By seed and arm, so that a run of newer settings replaces the older one.
+    rows: dict[Row, dict[tuple[int, str], tuple[str | None, Record]]] = defaultdict(dict)
     gains = found.late_gains(*names)
     for study, experiment, result in found.runs(*names):
         place = experiment, study.dataset, study.scale
         for label in {result.label, result.arm.row or result.label}:
-            rows[*place, label].append((study.seed, result.arm.column, result.record))
+            rows[*place, label][study.seed, result.label] = result.arm.column, result.record
             # A row of several arms still rises if one of them does.
             gains[*place, label] = max(gains[*place, result.label], gains.get((*place, label), 0.0))
-    known = [record for records in rows.values() for *_, record in records]
+    known = [record for records in rows.values() for _, record in records.values()]
     noise = Noise(found.paper.rule)
 
     def images(part: Part, one: Difference) -> float:
@@ -253,13 +270,14 @@ def _of_recorded(name: str) -> list[Answer]:
         others = () if part.test.above is not None else (one.other,)
         own = {None, one.column}
         paired = [
-            [run for seed, column, run in rows[row] if seed in one.gaps.index and column in own]
+            [run for (n, _), (c, run) in rows[row].items() if n in one.gaps.index and c in own]
             for row in part.rows(*others)
         ]
         return one.whole**2 * noise.variance(paired, one.column)
 
     def spent(row: Row) -> float:
-        took = [(n, hours) for n, _, r in rows.get(row, ()) if (hours := core_hours(r)) is not None]
+        ran = rows.get(row, {}).items()
+        took = [(n, hours) for (n, _), (_, r) in ran if (hours := core_hours(r)) is not None]
         no_hours = math.nan if row in rows else 0.0
         return sum(hours for _, hours in took) / len({n for n, _ in took}) if took else no_hours
 
@@ -290,7 +308,7 @@ def answers(
         parts = [part for test in claim.tests for part in _compared(paper, test, cells)]
         _estimate(parts, images)
         for part in parts:
-            others = dict.fromkeys(one.other for one in part.differences)
+            others = dict.fromkeys([*(one.other for one in part.differences), *part.lacking])
             rows = part.rows(*others) if others else []
             better = part.test.experiment, part.dataset, part.scale, part.test.better
             every = dict.fromkeys([*rows, better] if rows else [])  # a ratio's own row, too
@@ -299,7 +317,7 @@ def answers(
             columns = {one.column for one in part.differences}
             part.lost = tuple(row[-1] for row in every if {(*row, c) for c in columns} & lost)
             part.hours = sum(map(spent, rows))
-            part.needed = missing(part) if part.past or not rows else ""
+            part.needed = missing(part) if part.past or part.lacking or not rows else ""
         _judge(parts)
         found.append(Answer(paper.name, claim, tuple(parts)))
     return found
@@ -310,10 +328,12 @@ def _judge(parts: Sequence[Part]) -> None:
     that cannot contradict the claim, whatever its p, is no chance to contradict it wrongly. One
     seed answers nothing, even where the spread of other rows gives it an interval. One difference
     is enough to contradict; a test holds if all its differences can answer and do."""
-    every = np.sort([d.reverse for part in parts for d in part.deciding if d.freedom])
-    below = every[np.maximum.accumulate(every * np.arange(len(every), 0, -1)) < LEVEL]
+    every = sorted(d.reverse for part in parts for d in part.deciding if d.freedom)
+    steps = np.maximum.accumulate(np.array(every) * np.arange(len(every), 0, -1))
+    holm = dict(zip(every, steps.tolist(), strict=True)) | {1.0: 1.0}
     for part in parts:
-        if any(d.reverse in below for d in part.deciding):
+        part.reverse = min((holm[d.reverse] for d in part.deciding), default=1.0)
+        if part.reverse < LEVEL:
             part.verdict = "contradicted"
         elif part.ready and all(d.p < LEVEL for d in part.differences):
             part.verdict = "holds"
@@ -336,7 +356,7 @@ def _estimate(parts: Sequence[Part], images: Images) -> None:
         squares = sum(float(((gaps - gaps.mean()) ** 2).sum()) for gaps in pool)
         spread = squares / sum(len(gaps) - 1 for gaps in pool)
         drawn = images(part, one)
-        if not spread + drawn and freedom < 2:  # two equal seeds do not show that all are
+        if not spread and len(one.gaps) < FEWEST:  # two equal seeds do not show that all are
             return one
         error, both = combined((spread / len(one.gaps), freedom), (drawn, math.inf))
         sizes: dict[str, Any] = {"spread": spread, "pairs": len(pool), "images": drawn}
@@ -348,8 +368,9 @@ def _estimate(parts: Sequence[Part], images: Images) -> None:
 
 
 def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]:
-    """A test on each data set of the paper that holds its rows, at the largest scale that does with
-    two seeds or more, else at the largest that does. A larger one stands beside it."""
+    """A test on each data set of the paper, at the largest scale that has all its rows with two
+    seeds or more, else at the largest that has all, else the largest that has some. A larger one
+    stands beside it."""
     rows = cells[cells.table.isin([test.experiment, test.against])]
     found, others = [], comparison.others_of(paper, test)
     for dataset in rows.dataset.unique():
@@ -363,7 +384,8 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
                 seen = {one.other for one in differences}
                 lacking = tuple(name for name in others if name not in seen)
                 ran.append(Part(test, dataset, scale, differences, lacking=lacking))
-        if whole := [one for one in ran if not one.lacking]:
+        if ran:
+            whole = [one for one in ran if not one.lacking] or ran
             part = next((one for one in whole if one.ready), whole[0])
             part.larger = ran[0] if part is not ran[0] else None
             found.append(part)

@@ -3,7 +3,7 @@ what a claim's test without runs needs."""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count, product
 from statistics import fmean, variance
@@ -135,6 +135,15 @@ class Difference(Estimate):
     def interval(self) -> tuple[float, float] | None:
         """The two-sided 95 % interval; None without a spread, and for a counted value."""
         return None if not self.freedom or self.exact else self.between()
+
+    @property
+    def by_itself(self) -> tuple[float, float] | None:
+        """The interval with the spread of these gaps alone; None if the pool has no other's."""
+        if self.pairs == 1 or len(self.gaps) < FEWEST:
+            return None
+        own = self.gaps.var() / len(self.gaps), len(self.gaps) - 1
+        error, freedom = combined(own, (self.images, math.inf))
+        return replace(self, error=error, freedom=freedom).between()
 
     @property
     def least_seen(self) -> float | None:

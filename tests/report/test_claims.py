@@ -104,13 +104,11 @@ def test_an_open_claim_says_what_would_settle_it():
     assert narrow.outside and narrow.why.endswith("would likely have shown the printed one")
 
 
-@pytest.mark.parametrize(
-    ("p", "rising", "word"),
-    [
-        *((0.03, "", "open"), (0.003, "", "contradicted"), (0.003, "SOLO", "open")),
-        *((0.0077, "", "open"), (0.0077, "FedAvg", "contradicted"), (0.003, "ADCOL", "open")),
-    ],
-)
+HOLM = [(0.03, "", "open"), (0.003, "", "contradicted"), (0.003, "SOLO", "open")]
+HOLM += [(0.0077, "", "open"), (0.0077, "FedAvg", "contradicted"), (0.003, "ADCOL", "open")]
+
+
+@pytest.mark.parametrize(("p", "rising", "word"), HOLM)
 def test_holm_protects_a_claim_of_many_comparisons_that_can_answer(p, rising, word):
     """One reverse p beside six near a half. What still rises keeps its own comparisons open."""
     theirs = {name: 50 + NOISE for name in OTHERS}
@@ -134,10 +132,12 @@ def test_one_seed_or_no_run_is_open_and_says_so():
     none = _answer(_cells({"SOLO": [10.0, 11.0]}), SOLO)
     assert none.verdict == "open" and "not run; what is missing: runs" in none.parts[0].why
     assert _answer(pd.DataFrame(), SOLO).row()["p"] is None
-    more = _cells({"ADCOL": [6.0, 7.1, 8.0], "SOLO": [5.0], "FedBN": [1.0, 2.0, 3.1]})
+    more = _cells({"ADCOL": [6.0, 7.1, 8.0], "SOLO": [1.0], "FedBN": [5.0, 6.0, 7.1]})
     parts = _answer(more, SOLO, _than("FedBN")).parts  # the spread of three seeds is at hand
     assert [part.verdict for part in parts] == ["open", "holds"]
     assert "one seed is no answer" in parts[0].why
+    (part,) = _answer(more, _than("FedBN", "SOLO")).parts
+    assert "; one seed: SOLO; " in part.why and part.missing.endswith("more seeds of SOLO")
 
 
 def test_one_seed_of_a_larger_scale_stands_beside_the_answer():
@@ -175,9 +175,16 @@ def test_the_scale_is_of_the_comparisons_that_give_the_answer():
     reduced = _cells({n: v for n, v in values.items() if n != "FedBN"}, scale="reduced")
     answer = _answer(pd.concat([paper, reduced]), _than("FedBN"), SOLO)
     assert answer.answer == "contradicted at scale reduced"
+    assert "p 0.00012 of the opposite" in answer.parts[1].why
+    both, diverged = _than("SOLO", "FedBN"), _cells({"FedBN": [np.nan] * 3}, scale="reduced")
+    (partly,) = _answer(reduced, both).parts  # one rival is enough to contradict
+    assert partly.verdict == "contradicted" and partly.why.endswith("; not run: FedBN")
+    (partly,) = _answer(pd.concat([reduced, diverged]), _than("FedBN", "SOLO", lower=True)).parts
+    assert partly.verdict == "open" and partly.why.endswith("for some seeds: FedBN")
     equal = _answer(_cells({"ADCOL": [5.0] * 3, "SOLO": [5.0] * 3}), _than("SOLO", margin=-1))
     assert equal.answer == "holds at scale paper"  # it was trained, not counted
-    assert _answer(_cells({"ADCOL": [9.0] * 2, "SOLO": [5.0] * 2}), SOLO).answer == "open"
+    two = _cells({"ADCOL": [9.0] * 2, "SOLO": [5.0] * 2})
+    assert _answer(two, SOLO, images=lambda *_: 0.1).answer == "open"
 
 
 def test_less_may_be_better_and_a_threshold_stands_for_a_row():

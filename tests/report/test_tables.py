@@ -260,4 +260,4 @@ def test_rows_that_train_in_another_way_are_listed():
     assert listed.rounds.tolist() == ["100", "150", "240"]
     assert set(listed["local epochs"]) == {"10"}
     assert listed.rows.tolist() == ["FedAvg, MOON", "FedProto", "FedAPC"]
-    assert own_training("i2pfl", "office10").empty
+    assert own_training("i2pfl", "digits4").empty
