@@ -1,7 +1,8 @@
 """Named random streams.
 Every draw of a run comes from a stream with the key (seed, purpose, client, round). So adding a
 client, a method or an evaluation never changes the other draws, and a resumed round has the same
-draws as an uninterrupted one. Nothing reads torch's or numpy's global generator."""
+draws as an uninterrupted one. Nothing reads a global generator. A client's further trainings in a
+round (second network, adaptation) have batches of their own, but the first one's augmentation."""
 
 import hashlib
 import pickle
@@ -23,7 +24,8 @@ Purpose = Literal[
 def stream_seed(
     seed: int, purpose: Purpose, client: int | None = None, round: int | None = None
 ) -> int:
-    """A 63-bit seed for one stream; equal keys give equal seeds on every machine."""
+    """A 63-bit seed for one stream; equal keys give equal seeds on every machine. torch's CPU
+    generator uses its low 32 bits."""
     key = f"{seed}|{purpose}|{client}|{round}".encode()
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") >> 1
 
@@ -43,7 +45,8 @@ def numpy_stream(
 
 
 def global_state() -> bytes:
-    """The state of torch's and numpy's global generators; it changes with every draw."""
+    """The state of torch's and numpy's global generators; it changes with every draw. Not of
+    Python's: imports of other libraries draw from it."""
     return pickle.dumps((torch.get_rng_state().numpy(), np.random.get_state()))
 
 

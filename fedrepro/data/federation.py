@@ -33,6 +33,11 @@ class Samples:
     def to(self, device: torch.device | str) -> "Samples":
         return Samples(self.images.to(device), self.labels.to(device))
 
+    def few(self, count: int) -> "Samples":
+        """So many of them, or all, evenly spaced: of every class, if they are in order of class."""
+        chosen = torch.linspace(0, len(self) - 1, min(count, len(self))).round().long()
+        return Samples(self.images[chosen], self.labels[chosen])
+
 
 @dataclass(frozen=True, eq=False)
 class ClientData:

@@ -47,6 +47,8 @@ class Tree:
         where = self.root / domain
         with _own():
             found = pictures.decode_pictures(where, label_of, size, domain, upright=True)
+            same = file_hash(where) == self.hashes[domain]
+        need(same, f"{where} was changed since it was named; start again")
         return join([(*found[:2], NO_PART)])
 
 

@@ -102,7 +102,8 @@ def give_head(
         return [{} for _ in federation.clients]
     classes, place = len(federation.classes), module.state_dict()[name]
     heads = [_head(client, federation.texts, classes) for client in federation.clients]
-    place.copy_(torch.stack(heads).mean(dim=0))
+    known = torch.stack([head.any(dim=1) for head in heads]).sum(dim=0)  # clients with the class
+    place.copy_(torch.stack(heads).sum(dim=0) / known.clamp(min=1)[:, None])
     return [{name: head.to(device, place.dtype)} if own else {} for head in heads]
 
 
@@ -117,7 +118,8 @@ def _head(client: ClientData, texts: dict[str, Tensor], classes: int) -> Tensor:
 
 class RunningAverage:
     """Adds networks one after another, so that only the sum is in memory.
-    first_statistics: BatchNorm statistics are the first client's instead of the average."""
+    first_statistics: BatchNorm statistics are the first client's instead of the average, as whole
+    numbers always are."""
 
     def __init__(self, layout: Mapping[str, TensorInfo], first_statistics: bool = False) -> None:
         self._layout = layout
@@ -138,7 +140,7 @@ class RunningAverage:
         Position 0 is the round's first client."""
         for name, value in message.pop("model", {}).items():
             info = self._layout[name]
-            if self._first and info.is_bn and info.is_buffer:
+            if (self._first and info.is_bn and info.is_buffer) or not value.is_floating_point():
                 if position == 0:
                     self.tensors[name] = value.clone()
             elif name in self.tensors:

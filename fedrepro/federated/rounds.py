@@ -15,7 +15,7 @@ from fedrepro.base.errors import Diverged, need
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.rng import global_state, must_be_untouched, seeded_modules, torch_stream
-from fedrepro.data.federation import Federation, Samples
+from fedrepro.data.federation import Federation
 from fedrepro.engine import ENGINES
 from fedrepro.engine.base import Engine, Job, Results, Trained, must_be_finite, unchanged
 from fedrepro.federated import metrics
@@ -54,6 +54,7 @@ class Training:
         self.few_tests = self.federation.tested_on(protocol.tested_at, protocol.data.split_seed)
         dtype = torch.float64 if protocol.precision == "float64" else torch.float32
         classes = len(federation.classes)
+        before = global_state()
         with seeded_modules(seed):
             built = build_model(protocol.model, classes, federation.size, **protocol.model_args)
             module = checked(method.network, FLModel, built).to(dtype)
@@ -67,6 +68,7 @@ class Training:
         with seeded_modules(seed, round=0):
             method.init_server(self.server)
             memory = returned(method.first_memory, self.server)
+        must_be_untouched(before, method.name)
         self.travelling = [n for n in initial if method.travels(self.layout[n])]
         self.broadcast = [n for n in initial if method.broadcast(self.layout[n])]
         self.evaluated = evaluated(method, self.layout, protocol, federation.lone)
@@ -298,8 +300,7 @@ class Training:
                     why += f"{test.domain} in round {number} is NaN; lower the learning rate"
                     raise Diverged(f"{self.method.name}, {why}", self.seed, number)
                 if test.split == "test":
-                    name = f"{number}/{subject}/{test.network}/{test.domain}"
-                    predicted[name] = test.predicted
+                    predicted[f"{number}/{subject}/{test.network}/{test.domain}"] = test.predicted
                     if subject == self.crossed:
                         rows.append((number, "cross-accuracy", *test[:4]))
             own_domain = [test for test in tests if homes.get(test.network) in (None, test.domain)]
@@ -311,9 +312,8 @@ class Training:
         all; the watched ones on validation images too."""
         last = number > self.protocol.rounds - LAST
         federation = self.federation if last else self.few_tests
-        images = {"test": federation.tests}
-        if subject == self.watched:
-            images["validation"] = federation.validations()
+        watched = {"validation": federation.validations()} if subject == self.watched else {}
+        images = {"test": federation.tests, **watched}
         found: dict[int, list[Test]] = {}
         for i, state in self._networks(subject, number, self.clients):
             client = self.clients[i].data
@@ -337,13 +337,14 @@ class Training:
         if subject == "global":
             yield 0, self.server.model
         elif phases:
-            jobs = [self._adaptation(client, number, phases) for client in clients]
+            jobs = [self._adaptation(client, number, phases, subject) for client in clients]
             yield from ((i, trained.state) for i, trained in self._train(jobs, "evaluate"))
         else:
             yield from ((i, c.network(subject, self.server.model)) for i, c in enumerate(clients))
 
-    def _adaptation(self, client: Client, number: int, phases: Sequence[Phase]) -> Job:
-        job = self._job(client, self._download(client), number).apart("adaptation", phases)
+    def _adaptation(self, client: Client, number: int, phases: Sequence[Phase], what: str) -> Job:
+        down, own = self._download(client), client.network(what, self.server.model)
+        job = self._job(client, down, number).apart("adaptation", phases, own)
         return job.of_few(self.method.adapts_on(self.protocol))
 
     def tested_networks(self, number: int) -> dict[str, Mapping[str, Tensor]]:
@@ -356,11 +357,10 @@ class Training:
         return {domains[i]: state for i, state in found}
 
     def embed(self) -> tuple[Tensor, Tensor, list[str]]:
-        """Features (m, d) of each domain's first 60 test images under its first tested network,
-        their labels (m,) and domains."""
+        """Features (m, d) of 60 evenly spaced test images of each domain (all classes, where they
+        are in order of class) under its first tested network, their labels (m,) and domains."""
         networks = self.tested_networks(self.round)
-        tests = {d: test for d, test in self.federation.tests.items() if d in networks}
-        parts = {d: Samples(test.images[:60], test.labels[:60]) for d, test in tests.items()}
+        parts = {d: test.few(60) for d, test in self.federation.tests.items() if d in networks}
         features = [self.engine.features(networks[d], part).cpu() for d, part in parts.items()]
         labels = [part.labels.cpu() for part in parts.values()]
         domains = [d for d, part in parts.items() for _ in range(len(part))]

@@ -104,6 +104,9 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
         object.__setattr__((training := start()).method, hook, wrong)
         with pytest.raises(FedReproError, match=said):
             training.one_round()
+    object.__setattr__(method := training.method, "init_server", lambda *_: np.random.rand())
+    with pytest.raises(FedReproError, match="generator or numpy's"):
+        start(method=method)
     training.server.tensors["mean"] = [torch.zeros(1)]
     with pytest.raises(FedReproError, match="mean must be a tensor, not list"):
         training.state()
@@ -239,8 +242,7 @@ def test_patience_counts_rounds_since_the_lowest_mean_loss():
 
 
 def test_the_untrained_network_is_tested_and_may_be_the_best():
-    """At a step of 2.5 every round makes it worse."""
-    worse = {"rounds": 10, "optimizer": {"lr": 2.5}}
+    worse = {"rounds": 10, "optimizer": {"lr": 2.5}}  # in every round
     run = start("FedAvg", early_stop={"patience": 2, "untrained": True}, **worse)
     before = [run.engine.evaluate(run.server.model, t) for t in run.federation.tests.values()]
     curve = run.run(Silent())

@@ -72,8 +72,7 @@ def test_traffic(name, fields):
 
 
 def test_traffic_of_fpls_clusters():
-    """Five clients: of a table of two places a class the filled ones go down, one mean a class
-    comes up."""
+    """Of a table of two places per class the filled ones go down, one mean per class comes up."""
     run = training("FPL", toys.federation((21, 13, 9, 12, 16)))
     record_messages(run)
     downs, ups = record_messages(run)
@@ -100,8 +99,7 @@ def test_networks_stay_at_their_clients(name):
     ("name", "fields"), [("PartialFed", {}), ("FedBN", {}), ("FedBN", {"shortcut_bn": "average"})]
 )
 def test_what_is_sent_and_what_is_kept(name, fields):
-    """PartialFed sends all and loads a part. FedBN keeps BatchNorm; without the shortcuts', as
-    FedPall's code has it."""
+    """PartialFed sends all, loads a part; FedBN keeps BatchNorm, or, as FedPall's code, a part."""
     run = training(name, model="resnet10", **fields)
     downs, ups = record_messages(run)
     everything = {n for n, info in run.layout.items() if not info.is_counter}
@@ -133,8 +131,8 @@ def test_per_fedavg_may_adapt_in_one_step_of_one_batch():
             return {"half-square": 0.5 * sum((p**2).sum() for p in model.params.values())}
 
     for steps, factor in ((1, 0.9), (None, 0.9**2), (5, 0.9**5)):  # a rest of one joins a batch
-        method = Quadratic(alpha=0.1, adapt_steps=steps)
-        job = run._adaptation(run.clients[0], 1, method.before_test(run.protocol, False))
+        step = (method := Quadratic(alpha=0.1, adapt_steps=steps)).before_test(run.protocol, False)
+        job = run._adaptation(run.clients[0], 1, step, "personal")
         name = next(n for n, info in run.layout.items() if not info.is_buffer)
         after = only(run, job, method).state[name]
         torch.testing.assert_close(after, factor * job.state[name])

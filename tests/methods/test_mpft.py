@@ -82,7 +82,7 @@ def test_prototypes_go_up_and_the_adapter_down_and_learns():
 def test_a_client_adapts_the_adapter_it_received_to_a_few_images_of_each_class():
     run, *_ = one_round(shots=2, adaptation_lr=0.05)
     assert run.evaluated == ("personal",)
-    job = run._adaptation(run.clients[0], 1, run.method.before_test(run.protocol, True))
+    job = run._adaptation(run.clients[0], 1, run.method.before_test(run.protocol, True), "personal")
     assert job.samples.labels.tolist() == [0, 1, 2, 0, 1, 2] and job.batch_size == 8
     assert torch.equal(job.samples.images, run.clients[0].data.train.images[:6])
     for client in run.clients:
