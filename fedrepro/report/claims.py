@@ -252,16 +252,15 @@ def _of_recorded(name: str) -> list[Answer]:
     tests = [test for claim in found.paper.claims for test in claim.tests]
     names = {name for test in tests for name in (test.experiment, test.against) if name}
     cells = pd.DataFrame(row for name in sorted(names) for row in found.cells(name))
-    # By seed and arm, so that a run of newer settings replaces the older one.
-    rows: dict[Row, dict[tuple[int, str], tuple[str | None, Record]]] = defaultdict(dict)
+    rows: dict[Row, list[tuple[int, str | None, Record]]] = defaultdict(list)
     gains = found.late_gains(*names)
     for study, experiment, result in found.runs(*names):
         place = experiment, study.dataset, study.scale
         for label in {result.label, result.arm.row or result.label}:
-            rows[*place, label][study.seed, result.label] = result.arm.column, result.record
+            rows[*place, label].append((study.seed, result.arm.column, result.record))
             # A row of several arms still rises if one of them does.
             gains[*place, label] = max(gains[*place, result.label], gains.get((*place, label), 0.0))
-    known = [record for records in rows.values() for _, record in records.values()]
+    known = [record for records in rows.values() for *_, record in records]
     noise = Noise(found.paper.rule)
 
     def images(part: Part, one: Difference) -> float:
@@ -270,14 +269,13 @@ def _of_recorded(name: str) -> list[Answer]:
         others = () if part.test.above is not None else (one.other,)
         own = {None, one.column}
         paired = [
-            [run for (n, _), (c, run) in rows[row].items() if n in one.gaps.index and c in own]
+            [run for seed, column, run in rows[row] if seed in one.gaps.index and column in own]
             for row in part.rows(*others)
         ]
         return one.whole**2 * noise.variance(paired, one.column)
 
     def spent(row: Row) -> float:
-        ran = rows.get(row, {}).items()
-        took = [(n, hours) for (n, _), (_, r) in ran if (hours := core_hours(r)) is not None]
+        took = [(n, hours) for n, _, r in rows.get(row, ()) if (hours := core_hours(r)) is not None]
         no_hours = math.nan if row in rows else 0.0
         return sum(hours for _, hours in took) / len({n for n, _ in took}) if took else no_hours
 

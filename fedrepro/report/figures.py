@@ -92,7 +92,8 @@ def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
     names, lines = list(dict.fromkeys(frame.place)), list(dict.fromkeys(frame.line))
     styles = list(shared.looks(lines).values())
     if len(lines) == 1:
-        frame["line"] = "mean ± std over seeds"
+        many = frame.label.duplicated().any()
+        frame["line"] = "mean ± std over seeds" if many else "one seed"
         styles = [{"color": shared.OURS, "marker": "o", "linestyle": "-"}]
     how = {"linestyles": [one["linestyle"] for one in styles], "linewidth": 1.4, "capsize": 0.05}
     _points(ax, frame, "place", "line", styles, **how, errorbar="sd", markersize=7)
@@ -186,7 +187,9 @@ def filed(paper: str, table: str, rows: Sequence[str] = (), without: Sequence[st
         raise FedReproError(f"no file of {paper}'s authors holds {table} domain by domain")
     kept = found.domains[table]
     chosen = {r: v for r, v in kept.rows.items() if r not in without and (not rows or r in rows)}
-    return radar(pd.DataFrame.from_dict(chosen, orient="index", columns=list(kept.columns)))
+    drawn = radar(pd.DataFrame.from_dict(chosen, orient="index", columns=list(kept.columns)))
+    drawn.caption = f"{paper}, {table}: from the authors' own files"
+    return drawn
 
 
 def traffic(frame: pd.DataFrame) -> Picture:
@@ -228,6 +231,8 @@ def beside(table: pd.DataFrame) -> Picture:
         cells = pd.DataFrame([section.cells.get((method, column), {}) for method in methods])
         for key, shift, look in SIDES:
             values, stds = cells[key].astype(float), cells[f"{key}_std"].astype(float).fillna(0)
+            if not any(pd.notna(cell[f"{key}_std"]) for cell in section.cells.values()):
+                look = look | {"label": look["label"].removesuffix(" ± std")}
             if values.notna().any():
                 ax.errorbar(values, np.arange(len(methods)) + shift, xerr=stds, **look, **BARS)
         unit = section.unit(column)

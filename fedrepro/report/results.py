@@ -80,7 +80,8 @@ class Kept(Study):
         return [dict(zip(OWN, own, strict=True)) | rest for rest, rows in alike for own in rows]
 
     def _ended(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
-        """Without a row of earlier settings if a study beside has today's: no mean may mix them."""
+        """Without a row of earlier settings if a study beside has today's, or newer ones: no mean
+        may mix them."""
         results, diverged = self._read(experiment)
         if not any(one.past for one in results):
             return results, diverged
@@ -88,9 +89,17 @@ class Kept(Study):
         every = [other._read(experiment) for other in self.beside if alike(other) == alike(self)]
         today = {one.label for ran, _ in every for one in ran if not one.past}
         for ran, lost in every:
-            if not any(one.past for one in ran):  # so what diverged there had today's, too
+            if not all(one.past for one in ran):  # so what diverged there had today's, too
                 today |= {arm.label for arm, _ in lost}
-        return [one for one in results if not one.past or one.label not in today], diverged
+        runs = (one for ran, _ in [(results, []), *every] for one in ran)
+        dated = sorted(runs, key=lambda one: str(one.record.environment["date"]))
+        newest = {one.label: one.record.config["protocol"] for one in dated}
+
+        def stays(one: Result) -> bool:
+            last = one.record.config["protocol"] == newest[one.label]
+            return not one.past or (last and one.label not in today)
+
+        return list(filter(stays, results)), diverged
 
     def _read(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
         arms = {arm.label: arm for arm in self.arms(experiment)}

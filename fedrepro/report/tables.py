@@ -137,7 +137,7 @@ def number(value: Any, unit: str, signed: bool = False) -> str:
         decimals = _DECIMALS[unit]
     elif value == round(value) or abs(value) >= 100:
         decimals = 0
-    elif abs(value) < 0.005:
+    elif abs(value) < 0.1:
         decimals = 1 - math.floor(math.log10(abs(value)))
     else:
         decimals = 1 if abs(value) >= 10 else 2
@@ -174,12 +174,15 @@ class Section:
     Methods and columns are in the paper's order, then what it does not print; an average last, but
     columns without runs after those with.
     standins: columns that are a stand-in, or an average that contains one. bare: no printed number
-    belongs to these data. filed: the authors' files have some.
+    belongs to these data. filed: the authors' files have some. ranked: its rows have an order.
     """
 
     def __init__(self, rows: list[dict[str, Any]], scale: str) -> None:
         self.table, self.dataset, self.scale = rows[0]["table"], rows[0]["dataset"], scale
-        table = papers.load(rows[0]["paper"]).table(self.table)
+        paper = papers.load(rows[0]["paper"])
+        table = paper.table(self.table)
+        kinds = [get(e.kind) for e in paper.experiments if e.table == self.table]
+        self.alone = "counted" if all(k.counted for k in kinds) else "one run"
         held = dict.fromkeys(row["column"] for row in rows)
         names = [*table.columns, *held]
         ran = {row["column"] for row in rows if row["seeds"]}
@@ -205,7 +208,9 @@ class Section:
         if left_out := ", ".join(c for c in columns if c not in self.columns):
             said = "Other domains than the paper's, whose columns are left out"
             self.notes.append(f"{said}: {left_out}.")
-        if scale == "reduced" and not self.bare:
+        of_methods = not any(kind.of_one_set for kind in kinds)
+        self.ranked = scale == "reduced" and not self.bare and of_methods
+        if self.ranked:
             self.notes.append("Ranks (1 is best) count the methods with both numbers.")
             for row in order(pd.DataFrame(self.cells.values())).to_dict("records"):
                 ranks = {key: row[key] for key in ("rank_published", "rank_ours", "tau")}
@@ -272,6 +277,7 @@ class Section:
     def _texts(self, shown: Sequence[str], caveats: Marks, links: Links) -> pd.DataFrame:
         """HTML of columns: a row per method and last Kendall's tau; columns (column, part)."""
         parts = ["ours"] if self.bare else PARTS.get(self.scale, ["paper", "ours"])
+        parts = [p for p in parts if self.ranked or not p.startswith("rank")]
         parts = parts + [FILED] * self.filed  # last: on a phone the others come first
         columns: dict[tuple[str, str], list[str]] = {}
         taus = {}
@@ -279,7 +285,7 @@ class Section:
             unit = self.unit(column)
             heading = escape(f"{self.heading(column)} ({UNIT_SIGNS.get(unit, unit)})")
             rows = [self.cells.get((method, column)) for method in self.methods]
-            cells = [_cell(row, caveats, links) for row in rows]
+            cells = [_cell(row, caveats, links, self.alone) for row in rows]
             columns |= {(heading, part): [cell.get(part, "") for cell in cells] for part in parts}
             if agreed := [row["tau"] for row in rows if row and "tau" in row]:
                 taus[heading, "rank, ours"] = number(agreed[0], "ratio")
@@ -294,15 +300,16 @@ def _bare(html: str) -> str:
     return unescape(re.sub("<[^>]*>", "", re.sub("<(br|sup)", r" <\1", html)))
 
 
-def _cell(cell: Mapping[str, Any] | None, caveats: Marks, links: Links) -> dict[str, str]:
-    """The parts of a printed cell beside ours, as HTML."""
+def _cell(
+    cell: Mapping[str, Any] | None, caveats: Marks, links: Links, alone: str
+) -> dict[str, str]:
+    """The parts of a printed cell beside ours, as HTML. alone: what one number of ours is."""
     if cell is None:
         return {"paper": "–", "ours": "–"}
     unit, letters = str(cell["unit"]), ", ".join(sorted(caveats[c] for c in cell["caveats"]))
     valid, seeds = int(cell["valid"]), int(cell["seeds"])
     of = f"n={seeds}" if valid in (0, seeds) else f"n={valid} of {seeds}"
-    alone = "(counted)" if str(cell["verdict"]).startswith("counted") else "(one run)"
-    of = alone if seeds == 1 else f"({of})"
+    of = f"({alone if seeds == 1 else of})"
     ours = "none" if pd.isna(cell["ours"]) else spread(cell["ours"], cell["ours_std"], unit)
     ours = f"{ours} {of}" if seeds else "not run"
     ours += f'<sup class="mark">{letters}</sup>' * bool(letters)

@@ -196,7 +196,9 @@ def linked(found: Results, dataset: str, rows: Mapping[str, Sequence[str]]) -> H
     links = [link for one in means for link in here[one].links(one).items()]
     of_means = [(row, page) for (*_, row, column), page in links if column == "avg"]
     pages = {(row, domain): page for row, page in of_means for domain in table}
-    return markup.linked_table(table, pages, f"{', '.join(rows)} on {dataset}")
+    label = f"{', '.join(rows)} on {dataset}"
+    said = "".join(undecided(here[one], one) for one in rows)
+    return Html(said + markup.linked_table(table, pages, label).html, label)
 
 
 def each_seed(found: Results, experiment: str, values: pd.DataFrame, row: str = "") -> Html:
@@ -340,12 +342,12 @@ def confusions(found: Results, *experiments: str) -> Any:
     `images.in_order` that kept their predictions."""
     shown: list[Shown] = []
     for experiment, dataset in ((e, d) for e in experiments for d in found.datasets(e)):
-        runs = found.of_one_scale(dataset, experiment).runs(experiment)
+        runs = (here := found.of_one_scale(dataset, experiment)).runs(experiment)
         records = [(one.label, one.record) for *_, one in runs]
         rows = accuracy.confusion(records, found.paper.rule)
         lost = dict.fromkeys(one.label for *_, one in runs if one.label not in set(rows.method))
         said = f": no predictions are recorded for {'; '.join(lost)}" * bool(lost)
-        name = f"{experiment} on {dataset_name(dataset)}"
+        name = f"{experiment} on {dataset_name(dataset)}, scale {here.studies[0][0].scale}"
         shown.append(Html(f"<p><strong>{name}</strong>{escape(said)}.</p>", name))
         if len(rows):
             rows = images.in_order(rows, found.paper.short)
