@@ -1,7 +1,7 @@
 """How a paper trains, whatever the method: data, network, optimiser, rounds. Validated on entry."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pydantic
@@ -255,24 +255,18 @@ class Protocol(_Spec):
         """A copy with some settings replaced; a dotted key reaches inside (``data.size``)."""
         return parse_protocol(self.model_dump(), changes) if changes else self
 
-    def must_read(self, changes: Mapping[str, Any]) -> None:
-        """FedReproError: a change has no effect, because the allocation's rule does not read it."""
-        rule, given = self.data.allocation.rule, [f"{key}." for key, v in _leaves(changes) if v]
+    def must_read(self, before: "Protocol") -> None:
+        """FedReproError: a change has no effect, because the allocation's rule or the network does
+        not read it."""
+        own, old = self.data.allocation, before.data.allocation
         for part, needs in RULES.items():
-            name = f"data.allocation.{part}"
-            idle = rule != needs and any(key.startswith(f"{name}.") for key in given)
-            mend = f"has no effect with rule {rule}; add data.allocation.rule={needs}"
-            need(not idle, f"protocol setting {name} {mend}")
+            value = getattr(own, part)
+            idle = own.rule != needs and value and value != getattr(old, part)
+            mend = f"has no effect with rule {own.rule}; add data.allocation.rule={needs}"
+            need(not idle, f"protocol setting data.allocation.{part} {mend}")
         fits = (self.model == "adapter") == (self.data.encoder is not None)
         both = "network adapter reads embeddings, the others read images: set data.encoder"
         need(fits, f"protocol setting model = {self.model!r}: {both} too, or null")
-
-
-def _leaves(changes: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and values of nested settings."""
-    for key, value in changes.items():
-        deeper = _leaves(value, f"{above}{key}.") if isinstance(value, Mapping) else ()
-        yield from deeper or [(f"{above}{key}", value)]
 
 
 def parse_protocol(raw: dict[str, Any], changes: Mapping[str, Any] | None = None) -> Protocol:

@@ -27,21 +27,15 @@ Counts = tuple[int, int, int]
 HashState = Literal["good", "bad", "unknown", "missing", "generated"]
 
 
-def _folder(given: Path | str, kind: str, say: str) -> Path:
-    path = Path(given).expanduser()
-    free = path.is_dir() or not path.exists()
-    need(free, f"{kind} {path} is a file; give a folder with {say}")
-    return path
-
-
 def data_root(root: Root = None, create: bool = False) -> Path:
     """The folder with the official files ($FEDREPRO_DATA, else ~/.cache/fedrepro/data).
     It may be read-only. A named folder must exist unless ``create``; the default may be absent."""
     given, say = root or os.environ.get(DATA), f"--root or {DATA}"
-    path = _folder(given or f"{DEFAULT}/data", "data root", say)
+    path = Path(given or f"{DEFAULT}/data").expanduser()
+    here, said = path.exists(), f"data root {path}"
+    need(path.is_dir() or not here, f"{said} is a file; give a folder with {say}")
     if create:
         return files.make_folder(path, f"give a folder you may write to with {say}")
-    here, said = path.exists(), f"data root {path}"
     need(here or not given, f"{said} does not exist; create it or give another with {say}")
     readable = not here or os.access(path, os.R_OK | os.X_OK)
     need(readable, f"{said} cannot be read; change its permissions")
@@ -50,7 +44,7 @@ def data_root(root: Root = None, create: bool = False) -> Path:
 
 def cache_root() -> Path:
     """The folder for prepared arrays ($FEDREPRO_CACHE, else ~/.cache/fedrepro/prepared), made."""
-    path = _folder(os.environ.get(CACHE) or f"{DEFAULT}/prepared", "cache", CACHE)
+    path = Path(os.environ.get(CACHE) or f"{DEFAULT}/prepared").expanduser()
     return files.make_folder(path, f"give a folder you may write to with {CACHE}")
 
 

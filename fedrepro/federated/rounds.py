@@ -134,7 +134,7 @@ class Training:
         chosen = self._participants(number)
         with self._timed("messages"):
             downs = [self._download(client) for client in chosen]
-        sent = Counter(prefixed("down/", count_bytes(downs)))
+        sent = Counter(flat({"down": count_bytes(downs)}))
         jobs = [self._job(c, down, number) for c, down in zip(chosen, downs, strict=True)]
         terms: dict[str, dict[str, float]] = {client.data.name: {} for client in chosen}
 
@@ -142,7 +142,7 @@ class Training:
             twins = [j.apart("twin", phases, c.twin) for j, c in zip(jobs, chosen, strict=True)]
             for i, trained in self._train(twins):
                 chosen[i].twin = trained.state
-                terms[chosen[i].data.name] |= prefixed("twin/", trained.terms)
+                terms[chosen[i].data.name] |= flat({"twin": trained.terms})
 
         counts = [len(client.data.train) for client in chosen]
         weights = weights_of(method, self.protocol, counts)
@@ -152,7 +152,7 @@ class Training:
             with self._timed("messages"):
                 view = self.view(chosen[i], trained.state, jobs[i].received, number)
                 uploads[i] = self._upload(chosen[i], trained, view)
-                sent.update(prefixed("up/", count_bytes([uploads[i].message])))
+                sent.update(flat({"up": count_bytes([uploads[i].message])}))
                 average.take(i, uploads[i].message, weights[i])
                 self._keep(chosen[i], trained, view)
             terms[chosen[i].data.name] |= trained.terms
@@ -390,10 +390,6 @@ class Training:
             client.load_state(under(here, f"client/{client.index}/"))
         self.round = self.server.round = int(facts["round"])
         self.log.rows += [tuple(row) for row in facts["rows"]]
-
-
-def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {prefix + name: value for name, value in values.items()}
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

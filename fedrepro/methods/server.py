@@ -207,8 +207,8 @@ class Server:
             module.load_state_dict(under(saved, f"modules/{name}/"))
 
 
-def flat(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The tensors of several parts by flat names, ``part/name``."""
+def flat(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The values of several parts by flat names, ``part/name``."""
     return {f"{part}/{name}": v for part, named in parts.items() for name, v in named.items()}
 
 

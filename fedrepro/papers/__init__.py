@@ -120,7 +120,7 @@ class Question:
         one_of(self.device, DEVICES, "device")
         resolve_engine(self.engine)
         asked, changed = self.paper.protocol(self.dataset, self.scale), self.protocol()
-        changed.must_read(self.changes)
+        changed.must_read(asked)
         kept = (asked.scale, asked.data.dataset) == (changed.scale, changed.data.dataset)
         need(
             kept, "scale and data set are not changed as settings; choose them by their own options"

@@ -77,7 +77,7 @@ def test_a_full_disk_leaves_no_half_file(tiny_mnist, cache):
 def test_folders_sizes_and_counts_that_cannot_be_used(tiny_mnist, tmp_path, monkeypatch, known):
     (tmp_path / "file").touch()
     for place, message in (
-        ("file", "is a file"),
+        ("file", "cannot be made"),
         ("file/below", "cannot be made"),
         *[("/sys/kernel", "cannot be written")][: Path("/sys/kernel").is_dir()],  # not by root
     ):
