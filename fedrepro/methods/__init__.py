@@ -59,6 +59,11 @@ def _check(method: Any) -> None:
             lacks = f"{title}.{field.name} = {field.default!r} is not a plain, finite value"
             raise FedReproError(f"{lacks}; write numbers, words, or tuples of them") from None
     # These have no effect: the method would be another, without a word.
+    order = method.__mro__
+    late = ", ".join(cls.__name__ for cls in order[order.index(Method) + 1 : -1])
+    need(not late, f"{title}: {late} after Method has no effect; write it before Method")
+    alone = method.remember is not Method.remember and method.first_memory is Method.first_memory
+    need(not alone, f"{title}.remember has no effect without first_memory, which gives its names")
     known = {field.name for field in fields(method)}
     for own in (n for n in vars(method) if n not in known and not hasattr(Method, n)):
         called = callable(vars(method)[own])

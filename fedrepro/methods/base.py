@@ -19,7 +19,10 @@ from fedrepro.methods.losses import cross_entropy
 from fedrepro.methods.server import Message, Server, must_be_tensors
 from fedrepro.models import FLModel, Output, TensorInfo
 
-BNPolicy = Literal["average", "local", "first", "recompute"]  #: How BatchNorm is shared.
+#: How BatchNorm is shared. average: weights and statistics are averaged; local: both stay at the
+#: client; first: statistics are the round's first client's; recompute: only weights are averaged,
+#: and before a test each client computes the statistics from its training images.
+BNPolicy = Literal["average", "local", "first", "recompute"]
 Terms = dict[str, Tensor]  #: Terms of a loss by name, scalars.
 Layout = Mapping[str, TensorInfo]  #: A network's tensors by name.
 NETWORKS = "global", "personal", "trained", "twin"  # that can be tested
@@ -40,7 +43,7 @@ def hyper(
     """A dataclass field for a hyper-parameter: its value, source, status, and alternatives (None:
     the other values of a bool or a Literal).
 
-    text, code: what the paper or public code says of it, where the source is another.
+    text, code: what the paper or public code says of it, if the value comes from elsewhere.
     low, high: inclusive bounds of a number, checked when a method is created by name; None: there
     is none. later: it was added after the first recorded runs of the method, so it must not change
     their ids.
@@ -76,7 +79,8 @@ class LocalModel:
 
     run(tensors, x, training=False): the output for x of another network of its architecture, whose
     parameters and running statistics are `tensors`; with `training` BatchNorm uses the batch's own
-    statistics. It changes nothing. Gradients flow to those of `tensors` that require them.
+    statistics. It changes nothing. Gradients flow to those of `tensors` that require them. They
+    must be all; `params` has those of this phase that are not sent.
     """
 
     network: Callable[[Tensor], Output]
@@ -96,6 +100,7 @@ class TrainedClient:
     ``memory``. augmentation: the protocol's. generator: a CPU stream of this client and round.
     features(training, augmentation): (n, d) in the order of the labels, of images augmented only if
     an augmentation is given; in training mode of batches in random order, because of BatchNorm.
+    Logits are not offered.
     """
 
     index: int
@@ -136,7 +141,7 @@ class Phase:
     """A part of local training. Phases of a round run in order on the same network.
 
     trains: which parameters are trained; BatchNorm's statistics always follow the batches.
-    optimizer: None: the protocol's. lookahead: if set, a step reads two batches. It takes the
+    optimizer: by default the protocol's. lookahead: if set, a step reads two batches. It takes the
     gradient of the second after a plain step of this size on the first, and applies it to the
     parameters before that step (Per-FedAvg).
     loss: the name of the method's function to minimise, with `client_loss`'s signature.
@@ -169,10 +174,10 @@ class Method:
     name: ClassVar[str]
     version: ClassVar[int] = 1
     reference: ClassVar[str]
-    keeps_optimizer: ClassVar[bool] = False
-    needs_embeddings: ClassVar[bool] = False  # its clients must get these, not images
-    averages: ClassVar[bool] = True  # networks are sent and averaged
-    equations: ClassVar[tuple[str, ...]] = ()  # LaTeX, for the method's page
+    keeps_optimizer: ClassVar[bool] = False  #: Momenta stay at the client between rounds.
+    needs_embeddings: ClassVar[bool] = False  #: Its clients must get these, not images.
+    averages: ClassVar[bool] = True  #: Networks are sent and averaged.
+    equations: ClassVar[tuple[str, ...]] = ()  #: LaTeX, for the method's page.
 
     bn_policy: BNPolicy = hyper("average", "base class")
 
@@ -225,7 +230,8 @@ class Method:
 
     def personal_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
         """Training of a second network, which stays at its client; empty: there is none. It starts
-        as a copy of the first, and receives the same messages."""
+        as a copy of the first, and receives the same messages. Neither loss can read the other
+        network: keep a teacher in `first_memory`, or wrap both in `network`."""
         return ()
 
     def before_test(self, protocol: Protocol, last_round: bool) -> tuple[Phase, ...]:
@@ -233,8 +239,8 @@ class Method:
         return ()
 
     def adapts_on(self, protocol: Protocol) -> tuple[int, int] | None:
-        """The number of training images of each class, the first ones, that it reads, and its batch
-        size; None: all of the client's, in the protocol's batches."""
+        """How many images of each class (the first ones) the training before a test reads, and its
+        batch size; None: all of the client's, in the protocol's batches."""
         return None
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> Terms:
@@ -262,7 +268,7 @@ class Method:
 
     def weights(self, protocol: Protocol, counts: Sequence[int]) -> list[float]:
         """Weights of the clients' shared tensors in their average, from numbers of images: n_i /
-        sum n; 1/N if the protocol says so; 1 if it weights tensors instead."""
+        sum n; 1/N if the protocol says so; 1 each if its `weighting` is `tensors`."""
         if protocol.weighting == "tensors":
             return [1.0] * len(counts)
         if protocol.weighting == "uniform":

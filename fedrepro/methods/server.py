@@ -12,7 +12,7 @@ from torch.utils._pytree import register_pytree_node, tree_leaves
 
 from fedrepro.base.errors import need
 from fedrepro.base.protocol import OptimizerSpec, Protocol
-from fedrepro.base.rng import torch_stream
+from fedrepro.base.rng import seeded_modules, torch_stream
 from fedrepro.data.transforms import epoch_batches
 from fedrepro.models import FLModel, TensorInfo, architecture, build_model, run_with
 
@@ -88,8 +88,10 @@ class Server:
     """The server's state between rounds.
 
     model: every tensor of the network by name; those that are never sent keep their first value.
-    clients, classes: their numbers. size: as in `Federation`. modules: networks that a method
-    trains here. tensors: anything else it keeps. log: values for the curve in this round, by name.
+    clients, classes: their numbers. size: as in `Federation`. round: its number, from 1; 0 in
+    `init_server`. modules: networks that a method trains here. tensors: anything else it keeps.
+    log: values for the curve in this round, by name.
+    Random numbers: `fedrepro.base.rng.torch_stream(server.seed, "method", round=server.round)`.
     """
 
     model: dict[str, Tensor]
@@ -135,7 +137,8 @@ class Server:
     def fit(
         self, name: str, inputs: Tensor, labels: Tensor, *, epochs: int, optimizer: OptimizerSpec
     ) -> None:
-        """Train a server's network as a classifier of inputs (n, d) into labels (n,)."""
+        """Train a server's network as a classifier of inputs (n, d) into labels (n,), by `learn`.
+        For another loss or optimiser, train `modules[name]` yourself."""
         inputs, labels = inputs.to(self.device), labels.to(self.device)
         size, stream = self.protocol.batch_size, torch_stream(self.seed, "server", round=self.round)
         shuffled = (epoch_batches(len(labels), size, stream) for _ in range(epochs))
@@ -153,29 +156,35 @@ class Server:
     ) -> None:
         """Train a server's network, or a copy of it, on batches of inputs and labels by SGD, with
         momentum kept between rounds. Logs the mean loss, and the accuracy in percent, before each
-        step. wrapped: makes of the optimiser the one that takes the steps."""
+        step. wrapped: makes of the optimiser the one that takes the steps.
+        FedReproError: the optimiser has more than lr, momentum and weight_decay."""
         lacks = f"the server's {name} has nothing to train, as the protocol's predictor is frozen"
         need(list(module.parameters()), f"{lacks}; use a protocol on images")
-        sgd = torch.optim.SGD(module.parameters(), **optimizer.model_dump())
+        plain = optimizer.model_dump()
+        other = ", ".join(plain.keys() - {"lr", "momentum", "weight_decay"})
+        need(not other, f"the server's {name} is trained by plain SGD, which has no {other}")
+        sgd = torch.optim.SGD(module.parameters(), **plain)
         own = (f"{name}/momentum/{key}" for key, _ in self.modules[name].named_parameters())
         slots = dict(zip(own, module.parameters(), strict=True))
         for slot in slots.keys() & self.tensors.keys():
             sgd.state[slots[slot]]["momentum_buffer"] = self.tensors[slot]
         stepper, sums = wrapped(sgd), torch.zeros(3, dtype=self.dtype, device=self.device)
-        for x, y in batches:
-            stepper.zero_grad(set_to_none=True)
-            logits = module(x)
-            loss = F.cross_entropy(logits, y)
-            loss.backward()
-            stepper.step()
-            hits = (logits.detach().argmax(1) == y).sum()
-            sums += torch.stack([loss.detach() * len(y), hits.to(loss), loss.new_tensor(len(y))])
+        with seeded_modules(self.seed, self.round, "dropout"):
+            for x, y in batches:
+                stepper.zero_grad(set_to_none=True)
+                logits = module(x)
+                loss = F.cross_entropy(logits, y)
+                loss.backward()
+                stepper.step()
+                hits = (logits.detach().argmax(1) == y).sum()
+                seen = loss.new_tensor(len(y))
+                sums += torch.stack([loss.detach() * seen, hits.to(loss), seen])
         for slot, parameter in slots.items():
             if "momentum_buffer" in sgd.state[parameter] and optimizer.momentum:
                 self.tensors[slot] = sgd.state[parameter]["momentum_buffer"]
-        total, right, seen = sums.tolist()
-        self.log[f"{name}_loss"] = total / max(seen, 1)
-        self.log[f"{name}_accuracy"] = 100 * right / max(seen, 1)
+        total, right, count = sums.tolist()
+        self.log[f"{name}_loss"] = total / max(count, 1)
+        self.log[f"{name}_accuracy"] = 100 * right / max(count, 1)
 
     @torch.no_grad()
     def accuracy(self, name: str, inputs: Tensor, labels: Tensor, training: bool = False) -> float:
@@ -195,6 +204,9 @@ class Server:
         """All tensors by flat names, for a checkpoint: copies, as a method may change its own in
         place."""
         must_be_tensors(self.tensors, "server.tensors")
+        for name, module in self.modules.items():
+            held = any(isinstance(v, torch.optim.Optimizer) for v in vars(module).values())
+            need(not held, f"the optimiser in {name} is lost on resume; use server.tensors")
         modules = {f"modules/{name}": module.state_dict() for name, module in self.modules.items()}
         every = flat({"model": self.model, "tensors": self.tensors, **modules})
         return {name: value.clone() for name, value in every.items()}

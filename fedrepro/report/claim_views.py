@@ -369,12 +369,12 @@ def totals() -> str:
         f"{len(answered)} claims: {decided('holds')}, {decided('contradicted')}, "
         f"**open {len(left)}**."
         f" Of the open ones, {mute} cannot be tested, {len(left) - len(ran) - mute} have no run, "
-        f"{len(late)} have runs that are too short or of earlier settings, and for "
-        f"{len(ran) - len(late)} the runs are too few, or one task at least shows no clear "
-        f"difference. {len(beside)} comparisons have flat curves and a printed lead; each is read "
+        f"{len(late)} have runs that are too short or of earlier settings, and "
+        f"{len(ran) - len(late)} have too few runs, or no clear difference on at least one task. "
+        f"{len(beside)} comparisons have flat curves and a printed lead; each is read "
         f"at the rival that is hardest to beat in our runs. In {len(apart)} the printed lead is "
-        f"outside our 95 % interval: ours is smaller in {less}, which reading at that rival makes "
-        f"more frequent, and larger in {len(apart) - less}."
+        f"outside our 95 % interval: ours is smaller in {less} and larger in {len(apart) - less}. "
+        "Smaller ones are more frequent because we compare with the hardest rival."
     )
 
 
