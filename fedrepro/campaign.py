@@ -29,12 +29,21 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, Field, ValidationError
 
 from fedrepro.base import files
-from fedrepro.base.errors import Diverged, FedReproError, first_mistake, need, one_line, one_of
+from fedrepro.base.errors import (
+    Diverged,
+    FedReproError,
+    Missing,
+    first_mistake,
+    need,
+    one_line,
+    one_of,
+)
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Scale
+from fedrepro.data import folders
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Question, load
-from fedrepro.quantities.base import Study, study
+from fedrepro.quantities.base import Study, get, study
 from fedrepro.quantities.costs import pflop
 from fedrepro.records import Store, federation_of
 from fedrepro.records.packed import holds
@@ -104,11 +113,15 @@ class Run:
 
     def packed(self, runs: Path) -> bool:
         """Whether it is in the packed records of a folder. If a setting is tuned, a run with any of
-        the values is: only the best value is trained to the end."""
+        the values is: only the best value is trained to the end. Never a run on own images: its
+        configuration does not say which."""
         asked, rates = self.study(), list(self.arm.trials())
+        measured = get(asked.paper.experiment(self.entry.experiment).kind).probe
+        probe = "" if self.trial or measured is None else measured.name
+        own_images = folders.kind(self.entry.dataset) != self.entry.dataset
         constants = (one for value, tuned, _ in rates for one in tuned.constants(value))
         ends = [tuned for _, tuned, _ in (*rates, *constants)] or [self.arm]
-        return any(holds(runs, asked.spec(arm).config()) for arm in ends)
+        return not own_images and any(holds(runs, asked.spec(arm).config(), probe) for arm in ends)
 
 
 def read(path: Path) -> list[Run]:
@@ -350,7 +363,7 @@ def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
     asked, arm = run.study(runs, root, progress=told), run.arm
     try:
         data = federation_of(arm.protocol.data, root)
-    except FedReproError as error:
+    except Missing as error:
         told.say(state="skipped", reason=str(error))
         return
     told.say(data=[sum(len(c.train) for c in data.clients), len(data.classes), data.size])

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from fedrepro import __version__, commands
 from fedrepro.base.errors import FedReproError, need, one_line, one_of
-from fedrepro.base.files import RECORDS, RUNS, loaded
+from fedrepro.base.files import CLONE, RECORDS, RUNS, loaded
 from fedrepro.commands import Load, Root, Runs, Set, Track, changes_of
 from fedrepro.report import text
 
@@ -336,7 +336,8 @@ def verdicts(
         papers.load(paper)
     from fedrepro.report.printout import cell_lines, published_cells  # torch comes with it
 
-    places = [notebooks] if notebooks else [RECORDS / "notebooks", RUNS / "notebooks"]
+    own = [notebooks.resolve()] if notebooks else []
+    places = own or [RECORDS / "notebooks", RUNS / "notebooks"]
     rows = [row for row in published_cells(places) if paper in (None, row["paper"])]
     typer.echo(text.as_json(rows, text.CELL_KEYS) if as_json else cell_lines(rows))
 
@@ -353,6 +354,7 @@ def claims(
     from fedrepro import papers
 
     need(not main or not (paper or as_json), "--main prints all; leave --paper and --json out")
+    need(RECORDS.is_dir(), f"no recorded runs in {RECORDS}: {CLONE}")
     names = [papers.load(name).name for name in ([paper] if paper else papers.names())]
     from fedrepro.report.claim_views import main_claims  # torch comes with it
     from fedrepro.report.claims import of_recorded

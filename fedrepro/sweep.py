@@ -208,8 +208,10 @@ def _dask(workers: int, scheduler: str | None) -> Iterator[Executor]:
 
 
 def cores() -> int:
-    """The number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The number of cores this process may use, in a container too."""
+    from joblib import cpu_count
+
+    return int(cpu_count())
 
 
 def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) -> Outcome:

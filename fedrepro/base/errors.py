@@ -16,6 +16,10 @@ class FedReproError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+class Missing(FedReproError):
+    """Files of data or of weights are not here."""
+
+
 class Diverged(FedReproError):
     """The loss of a run is not finite in a round, counted from 1. Earlier rounds are kept."""
 

@@ -15,7 +15,7 @@ import pooch
 from pydantic import BaseModel, Field
 
 from fedrepro.base import files
-from fedrepro.base.errors import FedReproError, need
+from fedrepro.base.errors import FedReproError, Missing, need
 from fedrepro.data.pictures import list_pictures, reading
 
 DEFAULT = "~/.cache/fedrepro"
@@ -234,7 +234,7 @@ def verify(located: Located) -> tuple[dict[str, str], HashState]:
         entry = located.missing[0]
         name = entry.names[0].replace("{domain}", located.folders[0]) + "/" * entry.folder
         expected = f"expected hash {entry.hash or 'not published'}"
-        raise FedReproError(
+        raise Missing(
             f"{domain}: {name} is missing under {located.root} ({expected}, found none); run "
             f"`fedrepro data fetch {domain}`"
         )

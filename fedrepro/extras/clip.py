@@ -10,7 +10,7 @@ import yaml
 from torch import Tensor
 
 from fedrepro.base._torchvision import load_torchvision
-from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.base.errors import FedReproError, Missing, one_line
 from fedrepro.data.embeddings import EMBEDDERS, Embedder, enlarged
 from fedrepro.data.manifest import data_root, file_hash, hash_of
 
@@ -42,7 +42,7 @@ def load(name: str, root: Path | None, device: torch.device) -> Embedder:
     path = next(filter(Path.is_file, (folder / f"{name}{ending}" for ending in ENDINGS)), None)
     if path is None:
         mend = f"put open_clip's {architecture} {release} there as {name}{ENDINGS[0]}"
-        raise FedReproError(f"encoder {name} has no weights under {folder}; {mend}")
+        raise Missing(f"encoder {name} has no weights under {folder}; {mend}")
     model = package.create_model(architecture, pretrained=None)
     try:
         package.load_checkpoint(model, str(path), weights_only=True)  # runs no code of the file

@@ -167,6 +167,8 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 def _is_made(name: str, item: Any) -> bool:
     """Whether a class member comes from Python or `dataclass`, not from the author."""
+    if name == "__annotate_func__":  # Python 3.14's, which holds the whole body of the class
+        return True
     if not (name.startswith("__") and name.endswith("__")):
         return name == "_abc_impl"
     code = getattr(getattr(item, "__func__", item), "__code__", None)

@@ -91,18 +91,21 @@ def _rows_by_run(path: Path, sha256: Any) -> dict[str, pd.DataFrame]:
     return {str(run): rows.reset_index(drop=True) for run, rows in parts}
 
 
-def holds(root: Path, config: Mapping[str, Any]) -> bool:
-    """Whether a packed run of a folder has a configuration, on whatever images."""
+def holds(root: Path, config: Mapping[str, Any], probe: str = "") -> bool:
+    """Whether a packed run of a folder has a configuration, on whatever images, and was measured by
+    a probe, if one is named."""
     index = [root / name for name in (PLAIN, INDEX)]
     changed = [path.stat().st_mtime_ns for path in index if path.exists()]
-    return short_hash(config) in _configs(root, *changed)
+    return (short_hash(config), probe) in _configs(root, *changed)
 
 
 @lru_cache
-def _configs(root: Path, *changed: int) -> frozenset[str]:
-    """Hashes of configurations. changed: a changed index is read again."""
+def _configs(root: Path, *changed: int) -> frozenset[tuple[str, str]]:
+    """Hashes of configurations, each with no probe and with those of its run. changed: a changed
+    index is read again."""
     pack = Pack(root)
-    return frozenset(short_hash(pack.config(run)) for run in pack.runs)
+    runs = ((short_hash(pack.config(run)), line["measured"]) for run, line in pack.runs.items())
+    return frozenset((hash, probe) for hash, measured in runs for probe in ("", *measured))
 
 
 @dataclass(frozen=True)

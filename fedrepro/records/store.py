@@ -85,7 +85,7 @@ class FileCheckpoint:
         except FedReproError as full:
             warnings.warn(str(full), stacklevel=2)
         self._saved = time.monotonic()
-        self._every = max(self._every, SHARE * (self._saved - begun))
+        self._every = min(1800.0, max(30.0, SHARE * (self._saved - begun)))
 
     def load(self) -> tuple[Mapping[str, Tensor], dict[str, Any]] | None:
         """The tensors and facts, or None if there is no checkpoint."""
