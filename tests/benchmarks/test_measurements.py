@@ -115,6 +115,8 @@ def test_what_pages_say_of_recorded_tables():
     said(OWN, f"ADCOL has {a['ADCOL']:.1f} % and training alone {a['SOLO']:.1f} %")
     tries = next(r.tries for *_, r in full.runs("table-4") if r.label == "ADCOL")
     said(OWN, "({:.1f}, {:.1f} and {:.1f} %), and 0.1 is".format(*list(tries.values())[2:]))
+    twice = numbers(i2pfl, "table-3-readings", "office10").avg.filter(like="twice")
+    assert twice.idxmin() == "I2PFL, twice the rounds" and len(twice) == 3
     assert i2pfl.rising("table-5-digits") and not any(recorded("common").rising("frozen").values())
     paper = i2pfl.where(scale="paper")
     avg = numbers(paper, "table-3-office10", "office10").avg

@@ -121,8 +121,7 @@ def test_one_file_and_an_entry_point_are_enough(tmp_path):
 
 @pytest.mark.slow
 def test_a_loaded_file_has_a_row_beside_the_papers(tmp_path):
-    """`--load` in `run` and in `sweep`, whose notebook has a process of its own; there a tracker is
-    told of the runs, too."""
+    """`--load` in `run` and in `sweep`, whose notebook has its own process, and a tracker."""
     (tmp_path / "mine.py").write_text(LOUD)
     common = ["--load", "mine.py", "--methods", "FedAvg;FedLoud", "--runs", "runs"]
     call = lambda *words: command(tmp_path, *words, *common)  # noqa: E731
@@ -163,7 +162,6 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path):
 
 
 def test_a_fault_in_a_method_names_its_function_and_line(tmp_path):
-    """Also a server's attribute, which a resumed run would lack."""
     start = "import fedrepro\nclass Mine(fedrepro.Method):\n    name = reference = 'Mine'\n"
     for text, said in (
         ("    def upload(self, client): return {}['x']", "KeyError in upload, line 4 of"),
