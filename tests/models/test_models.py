@@ -148,9 +148,9 @@ def test_the_common_head_is_the_mean_of_the_clients_class_directions_and_an_own_
 
 
 def test_a_head_in_words_goes_before_class_means():
-    texts = {f"domain{i}": torch.full((3, embedded.VALUES), float(i)) for i in range(3)}
+    texts = {f"domain{i}": torch.full((3, embedded.VALUES), i + 1.0) for i in range(3)}
     given = replace(embedded.federation(), texts=texts)
     run = embedded.start("FedAvg", given=given)
-    assert (run.server.model["predictor.weight"] == 1).all()
+    assert (run.server.model["predictor.weight"] == 2).all()
     own = embedded.start("SOLO", given=given, head="own")
-    assert (heads(own)[2] == 2).all()
+    assert (heads(own)[2] == 3).all()
