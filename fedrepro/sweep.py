@@ -217,14 +217,15 @@ def cores() -> int:
 def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) -> Outcome:
     """Execute one notebook and move it to its place. carried: environment variables from where the
     sweep began, which may be another machine."""
-    from fedrepro.report.results import finished
+    from fedrepro.report.results import finished, outdated
 
     started = time.monotonic()
     given = os.environ.get("OMP_NUM_THREADS", "")
     asked = int(given) if given.isdigit() and int(given) else threads
     os.environ |= {**carried, "OMP_NUM_THREADS": str(min(threads, asked))}  # the kernel's, too
     code = loaded_code()  # now: a file may be edited before the notebook ends
-    if resume and finished(job.output) and _code_of(job.output) == code:
+    whole = resume and finished(job.output) and not outdated(job.output)
+    if whole and _code_of(job.output) == code:
         return Outcome(job, "kept", path=job.output)
     try:
         with FileLock(job.running.with_suffix(".lock"), timeout=0):

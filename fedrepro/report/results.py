@@ -324,14 +324,20 @@ def keep(runs: Path) -> None:
 
 
 def finished(notebook: Path) -> bool:
-    """Whether an executed notebook reached its last cell, and its runs are here and have today's
-    settings. Papermill's own marks do not show the first: after a kernel's death they mark every
-    cell as completed."""
+    """Whether an executed notebook reached its last cell. Papermill's own marks do not show it:
+    after a kernel's death they mark every cell as completed."""
     try:
-        if not (notebook.exists() and _scraps(notebook)):
-            return False
+        return notebook.exists() and bool(_scraps(notebook))
+    except FedReproError:
+        return False
+
+
+def outdated(notebook: Path) -> bool:
+    """Whether a finished notebook has a run of earlier settings, as far as this process knows its
+    methods and images."""
+    try:
         ((study, names),) = collect(notebook.parent, [notebook])
         trained = filter(study.paper.arm_specs, names)
-        return not any(one.past for name in trained for one in study._read(name)[0])
+        return any(one.past for name in trained for one in study._read(name)[0])
     except FedReproError:
         return False
