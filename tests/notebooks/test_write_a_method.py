@@ -144,21 +144,21 @@ def test_a_loaded_file_has_a_row_beside_the_papers(tmp_path):
 
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path):
     twice = "import dataclasses, fedrepro\n@dataclasses.dataclass(frozen=True)\n"
+    own = "import fedrepro as f\nclass M"
     for text, said in (
-        ("1 / 0", "ZeroDivisionError"),
-        ("raise SystemExit", "SystemExit"),
-        ("x = 1", "defines no method"),
+        *(("1 / 0", "ZeroDivision"), ("raise SystemExit", "SystemExit"), ("x = 1", "no method")),
+        (f"{own}(f.Method, dict): name = reference = 'M'", "dict after Method has no effect"),
+        (f"{own}(f.Method): name = reference = 'M'; remember = print", "without first_memory"),
         (f"{twice}class Mine(fedrepro.Method): ...", "remove @dataclass"),
     ):
-        (tmp_path / "bad.py").write_text(text)
         with pytest.raises(FedReproError, match=said):
-            methods.load(tmp_path / "bad.py")
+            methods.load((tmp_path / "bad.py").write_text(text) and tmp_path / "bad.py")
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.py").write_text(LOUD.replace("FedLoud", folder))
-    both = ("--load", "one/mine.py", "--load", "two/mine.py")
-    assert "rename the file" in command(tmp_path, "methods", *both).stderr
-    assert "name its methods" in command(tmp_path, "run", "adcol", *both[:2]).stderr
+    one, two = ("--load", "one/mine.py"), ("--load", "two/mine.py")
+    assert "rename the file" in command(tmp_path, "methods", *one, *two).stderr
+    assert "name its methods" in command(tmp_path, "run", "adcol", *one).stderr
 
 
 def test_a_fault_in_a_method_names_its_function_and_line(tmp_path):
