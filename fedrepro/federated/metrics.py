@@ -168,21 +168,24 @@ def in_and_out(
     others (ood), by round, in percent. Both are averaged over clients by their share of their
     domain's test images (tested, or another weight). clients: name and domain of each. MPFT, Eq. 3,
     which the text does not give exactly; the authors' own result files confirm this form."""
-    common = accuracies(curve).drop(columns="avg")
-    own = _crossed(_Same(curve)).reindex(common.index)
+    common, own = _crossed(_Same(curve))
+    server = common.to_numpy()
     ind, ood = np.zeros(len(common)), np.zeros(len(common))
     for name, domain, share in client_shares(clients, tested)[["domain", "share"]].itertuples():
-        table = own.get(name, common)
-        values, home = table.to_numpy(), table.columns.get_loc(domain)
+        values, home = own.get(name, server), common.columns.get_loc(domain)
         ind += share * values[:, home]
         ood += share * np.delete(values, home, axis=1).mean(axis=1)
     return pd.DataFrame({"ind": ind, "ood": ood}, common.index)
 
 
 @lru_cache(8192)
-def _crossed(same: _Same) -> pd.DataFrame:
-    kept = (same.curve.measure == "cross-accuracy") & (same.curve.split == "test")
-    return same.curve[kept].pivot(index="round", columns=["subject", "domain"], values="value")
+def _crossed(same: _Same) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Accuracies by round and domain, and the same of each client's network that was tested."""
+    curve, common = same.curve, accuracies(same.curve).drop(columns="avg")
+    kept = curve[(curve.measure == "cross-accuracy") & (curve.split == "test")]
+    tables = kept.pivot(index=["subject", "round"], columns="domain", values="value")
+    own = tables.reindex(columns=common.columns).groupby(level="subject")
+    return common, {str(n): t.droplevel(0).reindex(common.index).to_numpy() for n, t in own}
 
 
 def rounds_to_target(accuracy: "pd.Series[float]", target: float) -> int | None:

@@ -150,9 +150,11 @@ def confusion(runs: Iterable[tuple[str, Record]], rule: str) -> pd.DataFrame:
         names = np.array(record.classes)
         for domain, (labels, by_network) in kept.items():
             predicted = [each for _, each in by_network]
-            pairs = np.stack([np.tile(labels, len(predicted)), np.concatenate(predicted)])
-            (cls, each), images = np.unique(pairs, axis=1, return_counts=True)
-            found = {"cls": names[cls], "predicted": names[each], "images": images / len(predicted)}
+            images = np.zeros((len(names), len(names)))
+            np.add.at(images, (np.tile(labels, len(predicted)), np.concatenate(predicted)), 1)
+            cls, each = np.nonzero(images)
+            counted = images[cls, each] / len(predicted)
+            found = {"cls": names[cls], "predicted": names[each], "images": counted}
             parts.append(pd.DataFrame({"method": method, "domain": domain, **found}))
     frame = pd.concat(parts[1:] or parts).groupby(keys, sort=False).images.sum().reset_index()
     frame = frame[frame.method.map(whole).astype(bool)]
@@ -229,12 +231,12 @@ class Noise:
                 right[domain] = np.average(hits, axis=0, weights=shares)
             scores = metrics.scores(curve, self._rule)
             scored = metrics.scored(curve, self._rule).index
-            crossed = curve[(curve.measure == "cross-accuracy") & away]
-            crossed = crossed[crossed["round"].isin(scored)]
-            table = crossed.pivot_table("value", "subject", "domain")
-            for domain in table:
-                others = clients.share[clients.domain != domain]
-                scores[domain] = np.average(table.loc[others.index, domain], weights=others)
+            if away:
+                crossed = curve[(curve.measure == "cross-accuracy") & curve["round"].isin(scored)]
+                table = crossed.pivot_table("value", "subject", "domain")
+                for domain in table:
+                    others = clients.share[clients.domain != domain]
+                    scores[domain] = np.average(table.loc[others.index, domain], weights=others)
             images = tested_images(run)
             if (most := run.protocol.tested_at) and scored[0] <= run.protocol.rounds - LAST:
                 images = {domain: min(n, most) for domain, n in images.items()}

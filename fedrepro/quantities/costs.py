@@ -187,7 +187,8 @@ def core_hours(record: Record) -> float | None:
     """Hours of one core that a finished run took; None if it used a GPU."""
     facts = record.environment
     on_gpu = any(one.get("driver") is not None for one in (facts, *facts.get("before", ())))
-    return None if on_gpu else float(metrics.seconds(record.curve).sum()) / 3600
+    seconds = record.curve.value[record.curve.measure == "seconds"]
+    return None if on_gpu else float(seconds.sum()) / 3600
 
 
 def _of_images(protocol: Protocol, images: int | None) -> float | None:

@@ -140,7 +140,7 @@ def write_scripts(folder: Path, runs: Path) -> None:
             "environment": packed.facts(run, "environment"),
             "data": line["data"],
             "scores": scores,
-            "traffic": round(metrics.traffic(curve).to_numpy().sum() / len(data["clients"])),
+            "traffic": round(curve.value[curve.measure == "bytes"].sum() / len(data["clients"])),
             "curve": list(metrics.accuracies(curve)["avg"].round(2).items()),
             "uses": uses[run],
         }

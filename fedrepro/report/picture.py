@@ -86,7 +86,7 @@ class Picture(Figure):
     def png(self) -> bytes:
         """With 64 colours, a quarter of the size; 256 if it shows images; fewer above `MOST`."""
         full = io.BytesIO()
-        self.savefig(full, format="png", dpi=self.dpi)
+        self.savefig(full, format="png", dpi=self.dpi, pil_kwargs={"compress_level": 0})
         image, info = Image.open(full).convert("RGB"), PngInfo()
         info.add_itxt("Description", words := self.words())
         if self.drawn_live:
