@@ -246,7 +246,8 @@ def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) ->
 def papermill_complaint(
     source: Path, output: Path, given: Mapping[str, Any], cwd: Path | None = None
 ) -> str:
-    """Execute a notebook. Returns one line on what went wrong, empty if nothing did."""
+    """Execute a notebook. Returns one line on what went wrong, empty if nothing did. The output is
+    written after each cell; only at the end if it is the source."""
     import papermill
     from nbclient.exceptions import DeadKernelError
 
@@ -259,6 +260,7 @@ def papermill_complaint(
             kernel_name="python3",
             progress_bar=False,
             extra_arguments=SILENT,
+            request_save_on_cell_execute=source != output,
             resources={"metadata": {"path": str(cwd or Path.cwd())}},  # the kernel's
         )
     except DeadKernelError:
