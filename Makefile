@@ -16,13 +16,15 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WHOLE := $(VENV)/.installed-all
+# Empty if there is no environment, or its Python is gone: then it is made anew.
+ALIVE := $(shell $(BIN)/python -c 'print("yes")' 2>/dev/null)
 STARTED := $(shell date +%s)
 NOTEBOOKS := $(wildcard notebooks)  # those of book/results run in the strict build
 
 # pip would compile every file of every package; Python compiles those that are imported.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: reproduce test lint book bench install clean
+.PHONY: reproduce test lint book bench install clean anew
 .NOTPARALLEL:
 
 reproduce: $(STAMP)
@@ -56,10 +58,10 @@ install: $(WHOLE)
 
 # Asked for alone, everything comes in one go.
 $(WHOLE): EXTRAS := $(EXTRAS),$(MORE)
-$(STAMP) $(WHOLE): pyproject.toml $(CONSTRAINTS)
+$(STAMP) $(WHOLE): pyproject.toml $(CONSTRAINTS) $(if $(ALIVE),,anew)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "fedrepro needs Python 3.11 or later: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(if $(ALIVE),,--clear) $(VENV)
 	$(BIN)/python -m pip install -q --no-compile $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[$(EXTRAS)]'
 	@touch $(STAMP) $@
 
