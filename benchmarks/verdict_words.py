@@ -85,8 +85,9 @@ def main() -> None:
         wrong = found[found["true gap"] == 0].groupby("seeds")[["higher", "lower"]]
         most = wrong.apply(lambda shares: shares.sum(axis=1).max()).map("{:.1f} %".format)
         text += f"\n<details><summary>{one.said}</summary>\n\n"
-        text += f"One or two seeds take the spread of {one.rows} rows of three and their own. "
-        text += "Without a gap, so many draws of a setting are *higher* or *lower* at most: "
+        text += f"Cells with one or two seeds take the spread pooled over {one.rows} rows of three "
+        text += "seeds and their own row. Without a true gap, at most this share of a setting's "
+        text += "draws is *higher* or *lower*: "
         text += ", ".join(f"{share} at n = {seeds}" for seeds, share in most.items()) + ".\n\n"
         found[[*WORDS]] = found[[*WORDS]].round().astype(int)
         text += f"{markdown(list(found), found.astype(str).values)}\n</details>\n"

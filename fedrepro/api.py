@@ -110,7 +110,7 @@ def compare(
     Columns: each domain, their mean `avg`, the number of `seeds`, and `low` and `high`, the 95 %
     interval of `avg` (Student's t over seeds; NaN with one seed). The rest as in `run`."""
     plain = not isinstance(methods, Mapping) and "seed" not in where
-    need(plain, "compare takes names of methods, and seeds=[...]; give fields to all, or use run")
+    need(plain, "compare takes names of methods, and seeds=[...]; fields are for all; else use run")
     methods = [methods] if isinstance(methods, str) else list(methods)
     seeds = [seeds] if isinstance(seeds, int) else list(dict.fromkeys(seeds))
     need(methods and seeds, "compare needs at least one method and one seed")

@@ -121,7 +121,7 @@ Datasets = Annotated[
     ),
 ]
 Scale = Annotated[
-    str, Option(help="smoke (tests the code), reduced (a small network) or paper (hours a run).")
+    str, Option(help="smoke (tests the code), reduced (a small network) or paper (hours per run).")
 ]
 Device = Annotated[str, Option(help="auto, cpu or cuda.")]
 Engine = Annotated[str, Option(help="auto, loop or stacked (in records: reference, fused).")]

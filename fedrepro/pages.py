@@ -65,7 +65,7 @@ BINDER, COLAB = "https://mybinder.org", "https://colab.research.google.com"
 DEFAULTS = {"dataset": "", "scale": "smoke", "seed": 0, "experiment": "all", "methods": None}
 TOC = Path("book/_toc.yml")
 METHODS_PART = "Methods"  # the part of the table of contents that is filled at each build
-PATH_CHECK = "Your own runs (path check, not results)"
+PATH_CHECK = "Your own runs (test of the code, not results)"
 BUILD = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 

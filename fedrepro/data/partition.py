@@ -138,7 +138,7 @@ class _Domain:
         """The share of the training images kept for validation; none if it is a count."""
         if not isinstance(share := self.data.validation, float) or share == 0:
             return np.empty(0, dtype=np.int64)
-        said = f"validation = {share}: a share is between 0 and 1; a count has no point"
+        said = f"validation = {share}: a share is between 0 and 1; write a count as 3, not 3.0"
         need(0 < share < 1, said)
         seed = self.data.split_seed
         return np.sort(divide(self.name, self.split.train, self.labels, share, seed)[1])
@@ -315,7 +315,7 @@ def _amount(per: int | float, available: int) -> int:
     """A count unchanged; a fraction rounded down, as in every script of the papers."""
     if isinstance(per, float):
         fits = 0 < per <= 1
-        need(fits, f"per_client = {per}: a fraction is above 0 and up to 1; a count has no point")
+        need(fits, f"per_client = {per}: a fraction is above 0 and up to 1; write a count as 3")
         return math.floor(per * available + 1e-9)
     need(per >= 1, f"per_client = {per}: give each client at least 1 image")
     return per

@@ -11,8 +11,8 @@ SOURCE, TARGET = 0, 1  # a discriminator's classes, in the order of `fit`
 
 
 class FADA(parts.AttendedSources, fl.Method):
-    """Labelled sources teach one unlabelled target: an extractor no discriminator can tell source
-    from target by, a disentangler, and an attention to the sources that help the target cluster.
+    """Labelled sources teach one unlabelled target: an extractor whose features do not tell source
+    from target, a disentangler, and an attention to the sources that help the target cluster.
 
     A source minimises CE of the predictor on the domain-invariant part of its features; the term
     that fools its discriminator; KL from uniform of a class identifier on the domain-specific part;

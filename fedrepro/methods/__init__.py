@@ -110,7 +110,7 @@ def load(file: Path | str) -> list[type[Method]]:
     cannot be run, or defines no method."""
     file = Path(file)
     need(file.suffix == ".py", f"{file} is not a Python file; name one that ends in .py")
-    need("." not in file.stem, f"{file} has two points in its name; rename the file")
+    need("." not in file.stem, f"{file} has a dot in its name before .py; rename it")
     module, held = ModuleType(file.stem), sys.modules.get(file.stem)
     module.__file__ = str(file.absolute())
     # Replacing another module, of Python or of the user, would break those who use it.

@@ -48,7 +48,7 @@ class ADCOL(fl.Method):
     )
     representations_in_training_mode: bool = fl.hyper(
         True,
-        "Sec. 3.4 names none; FedPall code; in the other Office-10's ResNet-50 diverges in round 2",
+        "Sec. 3.4 names none; FedPall code; in evaluation mode Office-10's ResNet-50 diverges",
         "code",
     )
     discriminator_in_training_mode: bool = fl.hyper(

@@ -12,7 +12,7 @@ from fedrepro.models.networks import Panel, ResNetDiscriminator
 
 class ADCOLVariants(ADCOL):
     """With `two_stages` a round of the paper is two rounds of the protocol with the same clients
-    (`stay: 2`). In the odd one they train without D and send, and D learns; in the even one they
+    (`stay: 2`). In odd rounds they train without D and send, and D learns; in even rounds they
     train with D. All of D is counted as sent in every round."""
 
     discriminator_activation: bool = fl.hyper(

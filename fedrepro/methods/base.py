@@ -79,8 +79,8 @@ class LocalModel:
 
     run(tensors, x, training=False): the output for x of another network of its architecture, whose
     parameters and running statistics are `tensors`; with `training` BatchNorm uses the batch's own
-    statistics. It changes nothing. Gradients flow to those of `tensors` that require them. They
-    must be all; `params` has those of this phase that are not sent.
+    statistics. It changes nothing. `tensors` holds all tensors of the network: those that are not
+    sent are in `params`, if this phase trains them. Gradients flow to those that require them.
     """
 
     network: Callable[[Tensor], Output]
@@ -168,8 +168,8 @@ CLOSING = Phase("closing", 1, trains=lambda tensor: False)
 @dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Method:
-    """Base class of all methods. A subclass becomes a frozen dataclass without a decorator. What it
-    does not override is federated averaging's."""
+    """Base class of all methods. A subclass becomes a frozen dataclass without a decorator. By
+    default it does federated averaging."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -381,7 +381,7 @@ def evaluated(
     wrong = f"{method.name}: tested networks are {', '.join(NETWORKS)}; correct it"
     need(found and tested <= {*NETWORKS}, wrong)
     lacks = "twin" in tested and not method.personal_phases(protocol)
-    need(not lacks, f"{method.name} tests twins but has none; add personal_phases")
+    need(not lacks, f"{method.name} tests second networks but trains none; add personal_phases")
     fewer = f"{method.name} tests each client's network on its own domain, and {lone} has no client"
     mend = "so its mean would have fewer domains than other rows'; give it a client or leave it out"
     need(not lone or found[0] == "global", f"{fewer}, {mend}")

@@ -184,8 +184,8 @@ class PrototypeMessages:
     first none; it sends both, and its tensors named in `received_too`. A client sends
     ``prototypes``, one row per class it has (`sends_all`: of zeros for the others), and, by
     `tells`, the classes' (K,) numbers of images or a mask. decay: the share of the last round's
-    prototypes in the next (I2PFL, Eq. 5), None if only the new are kept. It and the three before
-    may be a method's fields.
+    prototypes in the next (I2PFL, Eq. 5), None if only the new are kept. `decay` and the three
+    settings before it may be a method's fields.
     """
 
     tells: ClassVar[Literal["counts", "present"]] = "present"

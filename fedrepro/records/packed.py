@@ -170,7 +170,7 @@ def _pack(root: Path, drawn: Collection[str]) -> int:
             continue
         record = Record(done.parent)
         own = run_id(record.config, record.data["hashes"])
-        need(own == record.run_id, f"{record.folder} is no folder of run {own}; move the copy away")
+        need(own == record.run_id, f"{record.folder} is not of run {own}; move the copy away")
         line = before.runs.get(record.run_id)
         if line is not None and set(record.probes) <= line["measured"].keys():
             known.append(record)

@@ -99,9 +99,9 @@ def _messages(cls: type[Method]) -> str:
     table = markdown(("way", "message", "bytes"), rows) if rows else "Nothing travels.\n"
     tested = "; ".join(TESTED.get(kind, kind) for kind in training.evaluated)
     return (
-        f"Counted in the second round of {CLIENTS} clients with {IMAGES} made images of {SIZE} "
-        f"pixels and {CLASSES} classes each, network `{MODEL}` ({size:,} parameters), fields at "
-        f"their defaults. Per client and round:\n\n{table}\n"
+        f"Counted in the second round of {CLIENTS} clients with {IMAGES} generated images of "
+        f"{SIZE} pixels and {CLASSES} classes each, network `{MODEL}` ({size:,} parameters), "
+        f"fields at their defaults. Per client and round:\n\n{table}\n"
         f"What is tested ({' and '.join(training.evaluated)}): {tested}.\n"
     )
 

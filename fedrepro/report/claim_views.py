@@ -29,11 +29,15 @@ UNITS = {"factor": " times", "percent": "", "as named in the row": ""}
 COLUMNS = ("answer", "paper", "claim", "scale", "data set", "printed", "ours")
 HEAD = ["where", "answer", "our lead, and the printed one"]
 RULES: tuple[tuple[Word, str], ...] = (
-    ("holds", f"every difference is above the margin, one-sided p < {LEVEL:g} each"),
+    (
+        "holds",
+        f"every difference is above the margin (0, unless the claim names a size), one-sided p < "
+        f"{LEVEL:g} each",
+    ),
     (
         "contradicted",
-        f"a difference is below it, p < {LEVEL:g} after Holm's correction over the differences of "
-        "the claim that can answer: those that no reason below keeps open",
+        f"a difference is below the margin, p < {LEVEL:g} after Holm's correction over the claim's "
+        "differences that can answer",
     ),
     ("open", "neither; or no run, one seed, earlier settings, or curves that are not flat yet"),
 )
@@ -46,21 +50,21 @@ NOTES = (
     "differences over seeds, pooled over the comparisons of the claim in one column, on one data "
     "set at one scale. "
     "K differences of n seeds each, all to one common row, correlate by one half: their pooled "
-    "spread has K(n-1) / (1 + (K-1)/4) degrees of freedom. Pooling takes all of them, also those "
-    "that cannot answer, to scatter alike. So a decided test also has the interval of its rival's "
-    "own spread alone.",
-    "The second is that of the test images, which all seeds share: from the recorded predictions, "
-    "image by image, by the seeds that kept them; where a row kept none, p(1-p)/N of each, as if "
-    "each had its own images. A part of it is in the spread over seeds, too, so intervals are a "
+    "spread has K(n-1) / (1 + (K-1)/4) degrees of freedom. Pooling assumes that all of them, also "
+    "those that cannot answer, scatter alike. So a decided test also has the interval of its "
+    "rival's own spread alone.",
+    "The second is that of the test images, which all seeds share. It is computed image by image "
+    "from the recorded predictions. If a row kept none, it is p(1-p)/N of each row, as if each row "
+    "had its own images. A part of it is in the spread over seeds, too, so intervals are a "
     "little too wide. Leakage, counts and ratios have the first error alone.",
     "An answer is one-sided, so it can stand beside a two-sided interval that has the margin in "
     "it. Where a row has more than three seeds, the others were added because three left a claim "
     "open. Such a second look makes a wrong answer more likely than 5 %.",
     "The answer stands with its scale. At scale reduced it is about a small network, mostly less "
     "training and the weights of the protocol page, not about the paper's own run.",
-    "One seed answers nothing, also beside comparisons with more; nor do two equal ones. One seed "
-    "at scale paper, or a table there that lacks rows, stands beside the answer of scale reduced, "
-    "with the spread of scale reduced.",
+    "A comparison with one seed answers nothing, even if others have more seeds. Two seeds with "
+    "equal differences answer nothing either. One seed at scale paper, or a table there that lacks "
+    "rows, stands beside the answer of scale reduced, with the spread of scale reduced.",
     "A difference at scale reduced answers only where the curves of its two rows are flat: the "
     f"last quarter of the rounds adds less than {FLAT:g} point of mean accuracy to each. What it "
     "adds is the rise of a straight line through the last half, as the mean over seeds. A run that "
@@ -371,8 +375,8 @@ def totals() -> str:
         f" Of the open ones, {mute} cannot be tested, {len(left) - len(ran) - mute} have no run, "
         f"{len(late)} have runs that are too short or of earlier settings, and "
         f"{len(ran) - len(late)} have too few runs, or no clear difference on at least one task. "
-        f"{len(beside)} comparisons have flat curves and a printed lead; each is read "
-        f"at the rival that is hardest to beat in our runs. In {len(apart)} the printed lead is "
+        f"{len(beside)} comparisons have flat curves and a printed lead. In each we take "
+        f"the rival that is hardest to beat in our runs. In {len(apart)} the printed lead is "
         f"outside our 95 % interval: ours is smaller in {less} and larger in {len(apart) - less}. "
         "Smaller ones are more frequent because we compare with the hardest rival."
     )

@@ -308,8 +308,8 @@ def leads(rows: Sequence[tuple[str, Part | None]]) -> Picture:
     above, below = sum(low > 0 for low, _ in intervals), sum(high < 0 for _, high in intervals)
     figure.caption = (
         f"Main claims on their data sets, {len(parts)} rows: our lead over the rival that supports "
-        "the claim least, with its 95 % interval, beside the printed lead, in points. Ours is "
-        f"above 0 in {above}, below 0 in {below}, not told from 0 in "
-        f"{len(parts) - above - below}; {hollow} hollow ones cannot answer yet"
+        "the claim least, with its 95 % interval, beside the printed lead, in points. Our interval "
+        f"is above 0 in {above} rows, below 0 in {below}, and contains 0 in "
+        f"{len(parts) - above - below}; the {hollow} rows with hollow markers cannot answer yet"
     )
     return figure

@@ -23,7 +23,7 @@ def result(study: Study, experiment: str) -> str:
     changed = "".join(f", {name} = {value}" for name, value in study.changes.items())
     title = f"{study.paper.short} {experiment}: {spec.caption} (seed {study.seed}{changed})"
     if not rows:
-        why = "rows that its numbers follow from are missing; run them first"
+        why = "the rows that it is computed from have no runs; run them first"
         return f"{title}\nno result: {why}\n"
     if spec.table is not None:
         found = Results([(study, [experiment])])

@@ -55,23 +55,24 @@ NOTES: tuple[str, ...] = (
     "sides the draw of the test images. Degrees of freedom are Welch's and Satterthwaite's.",
     "The paper's spread is its printed standard deviation over trials, where that is usable; else "
     "ours stands for it, over the paper's number of trials. FedPall's ablations are one trial.",
-    "One seed has no spread, and that of two is poor: they take the pooled one of all rows with "
-    f"two seeds or more in the same column of the table. If these have fewer than {ENOUGH} degrees "
-    "of freedom, those at scale reduced are added, if the number is an accuracy: traffic follows "
-    "from the network's size, and rounds from how fast it learns. A cell of one seed says one run.",
-    "The test images' part of ours is the variance over images of the share of our seeds that got "
-    "each right, divided by the number of images N: with several seeds less than p(1-p)/N, which "
-    "stands for it without stored predictions. The paper's is p(1-p)/N with p from the printed "
-    "accuracy and N from our test images, for the protocol fixes N; of an average, it adds up "
-    "those of the printed domains (with the average as p where they are not printed). Where a "
-    "split gives everyone the same test images there is none.",
+    "One seed has no spread, and two seeds show it poorly. Such cells take the spread pooled over "
+    "all rows with two seeds or more in the same column of the table. If these have fewer than "
+    f"{ENOUGH} degrees of freedom, rows at scale reduced are added, for accuracies only: traffic "
+    "depends on the network's size, and rounds on its speed of learning. A cell of one seed says "
+    "one run.",
+    "Our part for the test images: for each image, the share of our seeds that classify it "
+    "correctly; the variance of these shares over the images, divided by their number N. Without "
+    "stored predictions it is p(1-p)/N, which is more for several seeds. The paper's is "
+    "p(1-p)/N with p from the printed accuracy and N from our test images, for the protocol fixes "
+    "N; of an average, it adds up those of the printed domains (with the average as p where they "
+    "are not printed). Where a split gives everyone the same test images there is none.",
     "Which images a client trains on is drawn once for all our seeds, and a paper's draw is seldom "
     "known. That spread is in no interval; FedAPC's page of results has an example.",
     "A gain of one row over another takes both rows' hits on the same image together, a relative "
-    "gain by the delta method. The paper's two rows are not known image by image: its part is as "
-    "large as ours. A ratio of traffic has no such part, as rounds and traffic have none.",
-    "A deviation that can move a number (a stand-in client beside it, smaller source images) does "
-    "not refuse the verdict: it is printed with it as a caveat.",
+    "gain by the delta method. The paper's two rows are not known image by image, so its part gets "
+    "the size of ours. A ratio of traffic has no such part, as rounds and traffic have none.",
+    "A deviation from the protocol that can move a number (a stand-in client beside it, smaller "
+    "source images) does not cancel the verdict. It is printed as a caveat.",
     "A run whose training diverged has no number: its row stays, with the seed and the round as a "
     "caveat, and is open.",
     "Runs at scale reduced are read by the order of the methods only: our ranks beside the paper's "

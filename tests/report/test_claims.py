@@ -282,9 +282,9 @@ def test_a_main_claim_is_one_row_of_its_least_support():
     assert rows[0].startswith("2 claims: **holds 0**, **contradicted 0**, **open 2**. ")
     assert rows[2] == "**Main claims that are open**" and "**Decided**" not in rows
     assert rows[6:8] == [
-        '| <a href="here#mpft-one-round">open</a> | MPFT | one round is better than many of '
-        "averaging | reduced | Office-Caltech-10 |  | −2.0 [−4.8, +0.8] over FedAvg; scale "
-        "reduced, 3 seeds: −1.0 over MOON, where +1.5 is printed |",
+        '| <a href="here#mpft-one-round">open</a> | MPFT | one round is better than many '
+        "rounds of averaging | reduced | Office-Caltech-10 |  | −2.0 [−4.8, +0.8] over FedAvg; "
+        "scale reduced, 3 seeds: −1.0 over MOON, where +1.5 is printed |",
         f'| <a href="here#mpft-cost">open</a> | MPFT | {COST.main} | reduced, counted '
         "| PACS |  | 126.0 MB less than FedAvg |",
     ]
@@ -296,7 +296,7 @@ def test_the_picture_has_every_lead_that_has_an_interval(monkeypatch):
     drawn = claim_views.drawn()
     names = [tick.get_text() for tick in drawn.axes[0].get_yticklabels()]
     assert names == ["PACS", "Office-Caltech-10"]
-    said = "above 0 in 1, below 0 in 0, not told from 0 in 1; 0 hollow ones cannot"
+    said = "above 0 in 1 rows, below 0 in 0, and contains 0 in 1; the 0 rows with hollow"
     assert said in drawn.caption and len(drawn.png()) > 5000
     monkeypatch.setattr(claim_views, "every", lambda: [(PAPER, Answer("mpft", ROUND))])
     assert ", 0 rows" in claim_views.drawn().caption
