@@ -215,9 +215,9 @@ def test_every_claim_has_tests_of_rows_that_exist_or_says_why_not(paper):
                 counted = {row["method"] for row in recorded(paper).cells(test.experiment)}
                 assert {test.better, *(test.than if test.above is None else ())} <= counted
                 continue
-            if test.above is not None:
-                table = loaded.experiment(test.experiment).table
-                assert table and test.better in loaded.table(table).rows
+            table = loaded.experiment(test.experiment).table
+            if test.above is not None and table:
+                assert test.better in loaded.table(table).rows
                 continue
             labels = {spec.row or spec.label for spec in loaded.arm_specs(test.experiment)}
             theirs = loaded.arm_specs(test.against or test.experiment)
