@@ -155,9 +155,7 @@ def right(run: str, rule: str, domain: str, column: str) -> np.ndarray[Any, Any]
     return np.average([hit for hit, _ in hits], axis=0, weights=[part for _, part in hits])
 
 
-def image_variance(
-    rows: list[list[str]], rule: str, column: str, weights: tuple[float, ...] = (1.0, -1.0)
-) -> float:
+def image_variance(rows: list[list[str]], rule: str, column: str, weights: Any = (1, -1)) -> float:
     """Of a mean (or the difference of two) over draws of test images, accuracies from 0 to 1."""
     total = 0.0
     for domain, own in shares(rows[0][0], column).items():
@@ -253,7 +251,8 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
         other = test.get("against", test["experiment"])
         theirs = rows_of(name, other, dataset, scale)
         rest = [a["label"] for a in arms(name, other) if not a.get("alternative")]
-        wanted = test.get("than") or [row for row in rest if row != test["better"]]
+        rest = [] if "above" in test else [row for row in rest if row != test["better"]]
+        wanted = test.get("than", rest)
         if kind == "speedup" and own:
             us, them = test["better"].split(" vs ")
             until = [costs(name, found, runs, rule) for runs in seeds_of(own)]
@@ -275,16 +274,17 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
         differences = []
         seen = values(next(iter(best.values())), kind, rule)
         for column in [one for one in columns.get(by, [by]) if one in seen]:
-            for label in wanted:
-                seeds = sorted(set(best) & set(theirs[label]))
-                sides = [[row[s] for s in seeds] for row in (best, theirs[label])]
-                ours, others = ([values(r, kind, rule)[column] for r in side] for side in sides)
+            for label in wanted or [""]:
+                rows = (best, theirs[label]) if label else (best,)
+                seeds = sorted(set.intersection(*map(set, rows)))
+                sides = [[row[s] for s in seeds] for row in rows]
+                ours, *others = ([values(r, kind, rule)[column] for r in side] for side in sides)
                 whole = KINDS.get(kind, 100.0 * (column == "accuracy"))
                 drawn = whole and whole**2 * image_variance(sides, rule, column)
-                d = sign * (np.array(ours) - np.array(others))
-                place = column if by == "each" else by
-                may = not old and late.isdisjoint(parts[label]) and len(d) > 1
-                differences.append((place, d, drawn, test.get("margin", 0.0), may))
+                d = sign * (np.array(ours) - np.array(others[0] if label else test["above"]))
+                may = not old and late.isdisjoint(parts.get(label, ())) and len(d) > 1
+                place, margin = column if by == "each" else by, test.get("margin", 0.0)
+                differences.append((place, d, drawn, margin, may))
         if differences and min(len(d) for _, d, *_ in differences) > 1:
             return differences, scale
         single = single or (differences and (differences, scale)) or None  # one seed
