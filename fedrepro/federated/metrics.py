@@ -1,10 +1,10 @@
 """A run's curve, and metrics computed from it: accuracies under a named score rule, rounds and
 bytes to a target. A curve is tidy, with the columns `CURVE_COLUMNS`; accuracies are in percent."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+from weakref import finalize
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from fedrepro.base.protocol import EarlyStop
 
 CURVE_COLUMNS = ("round", "measure", "subject", "domain", "split", "value")
 Row = tuple[int, str, str, str, str, float]
+Made = TypeVar("Made")
 SCORE_RULES = "last", "last5", "validation", "best-test"
 LAST = 5  # rounds at a run's end that the rule `last5` reads
 CONFIDENCE = 0.95
@@ -25,25 +26,21 @@ ROUNDING = 1e-9  # means and differences of decimals are not exact in binary
 def accuracies(curve: pd.DataFrame, split: str = "test", measure: str = "accuracy") -> pd.DataFrame:
     """Accuracy, or another measure, by round: a column per domain and `avg`, their plain mean. Of
     several subjects, the first. A curve is not to be changed afterwards: tables are kept."""
-    return _kept(_Same(curve), split, measure).copy(deep=False)
+    return _kept(_by_round, curve, split, measure).copy(deep=False)
 
 
-class _Same:
-    """A curve as a key, equal to itself alone."""
-
-    def __init__(self, curve: pd.DataFrame) -> None:
-        self.curve = curve
-
-    def __hash__(self) -> int:
-        return id(self.curve)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.curve is other.curve
+_tables: dict[tuple[Any, ...], Any] = {}
 
 
-@lru_cache(8192)  # the book asks for each of some thousand tables many times
-def _kept(same: _Same, split: str, measure: str) -> pd.DataFrame:
-    return _by_round(same.curve, split, measure)
+def _kept(make: Callable[..., Made], curve: pd.DataFrame, *how: str) -> Made:
+    """What `make` makes of a curve, as long as the curve is there: the book asks for each of some
+    thousand tables many times."""
+    key = make, id(curve), how
+    if key not in _tables:
+        _tables[key] = make(curve, *how)
+        finalize(curve, _tables.pop, key)
+    made: Made = _tables[key]
+    return made
 
 
 def _by_round(curve: pd.DataFrame, split: str, measure: str) -> pd.DataFrame:
@@ -168,7 +165,7 @@ def in_and_out(
     others (ood), by round, in percent. Both are averaged over clients by their share of their
     domain's test images (tested, or another weight). clients: name and domain of each. MPFT, Eq. 3,
     which the text does not give exactly; the authors' own result files confirm this form."""
-    common, own = _crossed(_Same(curve))
+    common, own = _kept(_crossed, curve)
     server = common.to_numpy()
     ind, ood = np.zeros(len(common)), np.zeros(len(common))
     for name, domain, share in client_shares(clients, tested)[["domain", "share"]].itertuples():
@@ -178,10 +175,9 @@ def in_and_out(
     return pd.DataFrame({"ind": ind, "ood": ood}, common.index)
 
 
-@lru_cache(8192)
-def _crossed(same: _Same) -> tuple[pd.DataFrame, dict[str, Any]]:
+def _crossed(curve: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Accuracies by round and domain, and the same of each client's network that was tested."""
-    curve, common = same.curve, accuracies(same.curve).drop(columns="avg")
+    common = accuracies(curve).drop(columns="avg")
     kept = curve[(curve.measure == "cross-accuracy") & (curve.split == "test")]
     tables = kept.pivot(index=["subject", "round"], columns="domain", values="value")
     own = tables.reindex(columns=common.columns).groupby(level="subject")
