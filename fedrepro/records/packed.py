@@ -8,7 +8,7 @@ import hashlib
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from io import BytesIO
 from itertools import chain, count
 from pathlib import Path
@@ -36,7 +36,7 @@ class Pack:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._tables: dict[Path, dict[str, pd.DataFrame]] = {}
+        self._rows = cache(_rows_by_run)
 
     @cached_property
     def runs(self) -> dict[str, dict[str, Any]]:
@@ -51,15 +51,14 @@ class Pack:
         """Content shared by several runs, by hash, and the files' SHA-256, by name."""
         return {line["key"]: line["content"] for line in files.read_lines(self.root / SHARED)}
 
-    def config(self, run: str) -> dict[str, Any]:
-        config: dict[str, Any] = self.runs[run]["config"]
-        return config | {part: self._shared(run, config[part]) for part in PARTS}
-
-    def facts(self, run: str, kind: str) -> dict[str, Any]:
-        """A run's ``environment`` or ``data``. The date is in the run's own line."""
+    def facts(self, run: str) -> dict[str, Any]:
+        """A run's measurements by name, with its ``config``, ``environment`` and ``data``. The date
+        is in the run's own line."""
         line = self.runs[run]
-        own = {"date": line["date"]} if kind == "environment" else {}
-        return own | self._shared(run, line[kind])
+        parts = {part: self._shared(run, line["config"][part]) for part in PARTS}
+        environment = {"date": line["date"]} | self._shared(run, line["environment"])
+        whole = {"environment": environment, "data": self._shared(run, line["data"])}
+        return {"config": line["config"] | parts, **whole, **line["measured"]}
 
     def _shared(self, run: str, key: str) -> dict[str, Any]:
         lost = f"{self.root / SHARED} has no {key}, which run {run} needs; restore the file"
@@ -70,9 +69,7 @@ class Pack:
     def rows(self, run: str, kind: str = "") -> pd.DataFrame:
         """A run's curve, ``-points`` or ``-predictions``; empty if none are kept."""
         path = self.root / f"{self.runs[run]['file']}{kind}.parquet"
-        if path not in self._tables:
-            self._tables[path] = _rows_by_run(path, self.shared.get(path.name))
-        return self._tables[path].get(run, pd.DataFrame())
+        return self._rows(path, self.shared.get(path.name)).get(run, pd.DataFrame())
 
 
 def _rows_by_run(path: Path, sha256: Any) -> dict[str, pd.DataFrame]:
@@ -104,7 +101,8 @@ def _configs(root: Path, *changed: int) -> frozenset[tuple[str, str]]:
     """Hashes of configurations, each with no probe and with those of its run. changed: a changed
     index is read again."""
     pack = Pack(root)
-    runs = ((short_hash(pack.config(run)), line["measured"]) for run, line in pack.runs.items())
+    every = ((pack.facts(run)["config"], line["measured"]) for run, line in pack.runs.items())
+    runs = ((short_hash(config), measured) for config, measured in every)
     return frozenset((hash, probe) for hash, measured in runs for probe in ("", *measured))
 
 
@@ -115,11 +113,7 @@ class PackedRecord(Record):
     pack: Pack
 
     def measured(self, name: str) -> dict[str, Any]:
-        if name == "config":
-            return self.pack.config(self.run_id)
-        if name in ("environment", "data"):
-            return self.pack.facts(self.run_id, name)
-        found: dict[str, Any] = self.pack.runs[self.run_id]["measured"][name]
+        found: dict[str, Any] = self.pack.facts(self.run_id)[name]
         return found
 
     @property
@@ -284,7 +278,8 @@ def check(root: Path) -> list[str]:
         elif short_hash(content) != key:
             wrong.append(f"{SHARED}: {key} is not what was written")
     for run in packed.runs:
-        if run_id(packed.config(run), packed.facts(run, "data")["hashes"]) != run:
+        facts = packed.facts(run)
+        if run_id(facts["config"], facts["data"]["hashes"]) != run:
             wrong.append(f"{run} is not the id of its config and data")
         if f"{packed.runs[run]['file']}.parquet" not in changed and packed.rows(run).empty:
             wrong.append(f"{run} has no curve")

@@ -129,7 +129,8 @@ def write_scripts(folder: Path, runs: Path) -> None:
     shared: dict[str, dict[str, Any]] = {"protocols": {}, "data": {}, "rules": RULES}
     parts = {"shared": shared}
     for run, line in packed.runs.items():
-        config, data, curve = packed.config(run), packed.facts(run, "data"), packed.rows(run)
+        facts, curve = packed.facts(run), packed.rows(run)
+        config, data = facts["config"], facts["data"]
         scores = {
             rule: {domain: round(value, 2) for domain, value in found.items()}
             for rule, found in metrics.all_scores(curve, config["protocol"]).items()
@@ -137,7 +138,7 @@ def write_scripts(folder: Path, runs: Path) -> None:
         parts.setdefault(run[0], {"runs": {}})["runs"][run] = {
             **line["config"],
             "method": config["method"],
-            "environment": packed.facts(run, "environment"),
+            "environment": facts["environment"],
             "data": line["data"],
             "scores": scores,
             "traffic": round(curve.value[curve.measure == "bytes"].sum() / len(data["clients"])),
@@ -162,7 +163,7 @@ def _uses(packed: Pack, found: Results) -> dict[str, list[Any]]:
             words = ["fedrepro", "run", study.paper.name, name, "--dataset", study.dataset]
             words += ["--methods", label, "--seed", str(study.seed), "--scale", study.scale]
             where = ", ".join([study.paper.short, name, label, *(f"tried {v}" for v in tried)])
-            same = short_hash(packed.config(run)) in study.asked(name).get(label, ())
+            same = short_hash(packed.facts(run)["config"]) in study.asked(name).get(label, ())
             uses[run].setdefault(where, [where, shlex.join(words), same])
     return {run: list(each.values()) for run, each in uses.items()}
 

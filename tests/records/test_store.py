@@ -235,11 +235,11 @@ def test_recorded_runs_have_their_ids(file):
     moved = []
     for run, line in RECORDED.runs.items():
         if line["file"] == file:
-            config = RECORDED.config(run)
+            config = RECORDED.facts(run)["config"]
             method = methods.create(config["method"]["name"], **config["method"]["fields"])
             protocol = Protocol.model_validate(config["protocol"])
             spec = RunSpec(method, protocol, config["seed"], config["engine"])
-            if run_id(spec.config(), RECORDED.facts(run, "data")["hashes"]) != run:
+            if run_id(spec.config(), RECORDED.facts(run)["data"]["hashes"]) != run:
                 moved.append(run)
     assert moved == []
 

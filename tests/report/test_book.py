@@ -58,17 +58,17 @@ def test_every_packed_run_is_there_with_what_its_record_says(few, shown):
     assert set(shown["rules"]) == set(metrics.SCORE_RULES)
     assert len({run[:SHORT] for run in every}) == len(every), "addresses tell all apart"
     for run, found in shown["runs"].items():
-        config, curve = packed.config(run), packed.rows(run)
+        config, curve = packed.facts(run)["config"], packed.rows(run)
         assert found["method"] == config["method"] and found["seed"] == config["seed"]
         assert shown["protocols"][found["protocol"]] == config["protocol"]
-        assert found["environment"] == packed.facts(run, "environment")
-        assert shown["data"][found["data"]]["hashes"] == packed.facts(run, "data")["hashes"]
+        assert found["environment"] == packed.facts(run)["environment"]
+        assert shown["data"][found["data"]]["hashes"] == packed.facts(run)["data"]["hashes"]
         last = metrics.scores(curve, "last")
         assert found["scores"]["last"] == pytest.approx(last, abs=0.00501)
         assert found["curve"][-1][1] == pytest.approx(last["avg"], abs=0.00501)
         assert len(found["curve"]) == len(metrics.accuracies(curve))
         sent = curve.value[curve.measure == "bytes"].sum()
-        clients = len(packed.facts(run, "data")["clients"])
+        clients = len(packed.facts(run)["data"]["clients"])
         assert found["traffic"] == pytest.approx(sent / clients, abs=0.5)
 
 
