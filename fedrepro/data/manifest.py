@@ -172,8 +172,7 @@ def _is_there(path: Path, folder: bool) -> bool:
 
 
 _MANIFEST = tomllib.loads((package_files("fedrepro.data") / "manifest.toml").read_text("utf-8"))
-_DATASETS = _MANIFEST.pop("datasets")
-DATASETS = {name: Dataset.model_validate(body) for name, body in _DATASETS.items()}
+DATASETS = {name: Dataset.model_validate(one) for name, one in _MANIFEST.pop("datasets").items()}
 COLLECTIONS = {name: Collection.model_validate(body) for name, body in _MANIFEST.items()}
 
 

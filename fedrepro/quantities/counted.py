@@ -24,7 +24,7 @@ from fedrepro.federated.rounds import Training
 from fedrepro.methods import create
 from fedrepro.methods.prototypes import class_means, plain_mean
 from fedrepro.methods.server import Message, Network, count_bytes, payload_bytes
-from fedrepro.models import build_model, discriminator, parameter_count
+from fedrepro.models import discriminator, parameter_count
 from fedrepro.quantities.base import Asked, Figure, Values, quantity
 from fedrepro.records.record import compact, environment, short_hash, tsne
 from fedrepro.records.store import FileCheckpoint
@@ -128,11 +128,10 @@ def sizes(asked: Asked) -> Values:
     """FedPall's networks and messages (its Section 4), rounded to the printed digits: parameters in
     millions, as the paper counts them, and shares in percent. The last two are all messages of a
     round, down with prototypes and BatchNorm, up with features, labels, prototypes and counts."""
-    federation, protocol = asked.federation, asked.protocol
+    federation = asked.federation
     images = float(np.mean([len(client.train) for client in federation.clients]))
-    training = Training(create("FedPall"), protocol, federation, 0)
-    server, classes = training.server, len(federation.classes)
-    network = build_model(protocol.model, classes, federation.size, **protocol.model_args)
+    training = Training(create("FedPall"), asked.protocol, federation, 0)
+    server, network = training.server, training.engine.module
     encoder = parameter_count(network.encoder) + parameter_count(network.projection)
     classifier = parameter_count(server.modules["classifier"])
     amplifier = parameter_count(server.modules["amplifier"])
@@ -141,7 +140,7 @@ def sizes(asked: Asked) -> Values:
     message["model"] = {name: server.model[name] for name in training.broadcast}
     down = sum(count_bytes([message]).values())
     up = images * (BYTES * network.feature_size + LABEL_BYTES)
-    up += classes * BYTES * (network.feature_size + 1)
+    up += server.classes * BYTES * (network.feature_size + 1)
     share = (classifier + amplifier) / (encoder + classifier)
     of_images = asked.experiment.rows.get(asked.dataset, f"images per client, {asked.dataset}")
     upload = "bytes up in a round, relative to FedAvg (percent)"
