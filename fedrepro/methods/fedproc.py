@@ -52,7 +52,7 @@ class FedProc(fl.PrototypeMessages, fl.Method):
 
     def shares_of_terms(self, t: int, rounds: int) -> tuple[float, float]:
         """Weights of contrast and cross-entropy in round t = 0, 1, ..."""
-        last = rounds if self.horizon is None else self.horizon
+        last = self.horizon or rounds
         if self.form == "original":
             contrast = max(0.0, 1 - t / last) if t else 0.0
         else:

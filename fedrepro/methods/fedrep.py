@@ -38,9 +38,8 @@ class FedRep(fl.Method):
         return not self.is_head(tensor)
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
-        head = protocol.local_epochs if self.head_epochs is None else self.head_epochs
         return (
-            fl.Phase("head", head, trains=self.is_head),
+            fl.Phase("head", self.head_epochs or protocol.local_epochs, trains=self.is_head),
             fl.Phase("body", self.body_epochs, trains=self.shares),
         )
 

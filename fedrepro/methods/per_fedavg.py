@@ -37,19 +37,15 @@ class PerFedAvg(fl.Method):
     bn_policy: fl.BNPolicy = fl.hyper("average", "as FedAvg (FedPall code)", "code")
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
-        alpha, beta = (_or_lr(rate, protocol) for rate in (self.alpha, self.beta))
-        step = fl.OptimizerSpec(lr=beta)
-        return (fl.Phase("meta", protocol.local_epochs, optimizer=step, lookahead=alpha),)
+        lr = protocol.optimizer.lr
+        step, ahead = fl.OptimizerSpec(lr=self.beta or lr), self.alpha or lr
+        return (fl.Phase("meta", protocol.local_epochs, optimizer=step, lookahead=ahead),)
 
     def before_test(self, protocol: fl.Protocol, last_round: bool) -> tuple[fl.Phase, ...]:
         if self.adapt_epochs == 0:
             return ()
-        step = fl.OptimizerSpec(lr=_or_lr(self.alpha, protocol))
+        step = fl.OptimizerSpec(lr=self.alpha or protocol.optimizer.lr)
         return (fl.Phase("adapt", self.adapt_epochs, optimizer=step, steps=self.adapt_steps),)
 
     def evaluated_models(self, layout: fl.Layout) -> tuple[str, ...]:
         return ("personal",) if self.adapt_epochs else super().evaluated_models(layout)
-
-
-def _or_lr(rate: float | None, protocol: fl.Protocol) -> float:
-    return protocol.optimizer.lr if rate is None else rate
