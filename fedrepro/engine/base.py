@@ -90,17 +90,18 @@ Results = Generator[tuple[int, Trained], None, None]
 Loss = Callable[[LocalModel, Batch, Message], dict[str, Tensor]]  # a method's, such as client_loss
 
 
+def diverged(method: Method, seed: int, round: int, why: str) -> Diverged:
+    """The error of a run with numbers that are not finite: later rounds would be useless."""
+    return Diverged(f"{method.name}, seed {seed}: {why}", seed, round)
+
+
 def must_be_finite(method: Method, job: Job, terms: Mapping[str, float]) -> None:
-    """Raise Diverged if a loss term is not finite: later rounds would be useless."""
+    """Raise Diverged if a loss term is not finite."""
     broken = [f"{term} = {value}" for term, value in terms.items() if not math.isfinite(value)]
     if broken:
-        raise Diverged(
-            f"{method.name}, seed {job.seed}: the loss of client {job.client} in round {job.round} "
-            f"is not finite ({', '.join(broken)}): training diverged; lower the learning rate, or "
-            "see what the method's fields feed it",
-            job.seed,
-            job.round,
-        )
+        why = f"the loss of client {job.client} in round {job.round} is not finite "
+        why += f"({', '.join(broken)}): training diverged; lower the learning rate, or see what "
+        raise diverged(method, job.seed, job.round, f"{why}the method's fields feed it")
 
 
 @contextlib.contextmanager

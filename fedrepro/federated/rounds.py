@@ -11,13 +11,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedrepro.base.errors import Diverged, need
+from fedrepro.base.errors import need
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.rng import global_state, must_be_untouched, seeded_modules, torch_stream
 from fedrepro.data.federation import Federation
 from fedrepro.engine import ENGINES
-from fedrepro.engine.base import Engine, Job, Results, Trained, must_be_finite, unchanged
+from fedrepro.engine.base import Engine, Job, Results, Trained, diverged, must_be_finite, unchanged
 from fedrepro.federated import metrics
 from fedrepro.federated.clients import Checkpoint, Client, RunningAverage, give_head, participants
 from fedrepro.federated.metrics import LAST, Curve, Row, Test, framed, logged
@@ -191,12 +191,9 @@ class Training:
         need(not other, f"{self.method.name} must not add or remove server.model[{other}]")
         broken = [n for n, value in self.server.model.items() if not value.isfinite().all()]
         if broken:
-            raise Diverged(
-                f"{self.method.name}, seed {self.seed}: {broken[0]} of the server in round "
-                f"{self.server.round} is not finite; correct what server_step or weights compute",
-                self.seed,
-                self.server.round,
-            )
+            number, mend = self.server.round, "correct what server_step or weights compute"
+            why = f"{broken[0]} of the server in round {number} is not finite; {mend}"
+            raise diverged(self.method, self.seed, number, why)
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:
@@ -296,9 +293,9 @@ class Training:
             tests = self._tests(subject, number)
             for test in tests:
                 if math.isnan(test.loss):  # an argmax of NaN would be an accuracy
-                    why = f"seed {self.seed}: the {test.split} loss of {test.network}'s network on "
-                    why += f"{test.domain} in round {number} is NaN; lower the learning rate"
-                    raise Diverged(f"{self.method.name}, {why}", self.seed, number)
+                    why = f"the {test.split} loss of {test.network}'s network on {test.domain} in "
+                    why += f"round {number} is NaN; lower the learning rate"
+                    raise diverged(self.method, self.seed, number, why)
                 if test.split == "test":
                     predicted[f"{number}/{subject}/{test.network}/{test.domain}"] = test.predicted
                     if subject == self.crossed:
