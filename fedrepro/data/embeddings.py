@@ -70,9 +70,7 @@ def _pixels(name: str, root: Path | None, device: torch.device) -> Embedder:
     return Embedder(name, 3 * PIXELS**2, f"pixels-{PIXELS}", images, clauses)
 
 
-def load_weights(
-    name: str, root: Path | None = None
-) -> tuple[dict[str, Tensor], str, tuple[str, ...]]:
+def load_weights(name: str, root: Path | None) -> tuple[dict[str, Tensor], str, tuple[str, ...]]:
     """An encoder's tensors by torchvision's names, on the CPU; sha256 hex over (name, the file's
     sha256, version); and clauses to print with numbers made with it. No code of the file is run.
     FedReproError: it is missing, truncated or changed."""

@@ -46,11 +46,9 @@ class Job:
     stream: Purpose = "batches"
     batch_size: int | None = None
 
-    def apart(
-        self, stream: Purpose, phases: Sequence[Phase], state: Mapping[str, Tensor] | None = None
-    ) -> "Job":
-        """Other training of the client beside this one, without its kept optimiser."""
-        return replace(self, stream=stream, phases=phases, state=state or self.state, optimizer={})
+    def apart(self, stream: Purpose, phases: Sequence[Phase], state: Mapping[str, Tensor]) -> "Job":
+        """Other training of the client, from this state and without its kept optimiser."""
+        return replace(self, stream=stream, phases=phases, state=state, optimizer={})
 
     def of_few(self, shots: tuple[int, int] | None) -> "Job":
         """The same training on this many images of each class, in batches of a size; None: on all

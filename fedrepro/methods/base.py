@@ -371,9 +371,7 @@ def weights_of(method: Method, protocol: Protocol, counts: Sequence[int]) -> lis
     return found
 
 
-def evaluated(
-    method: Method, layout: Layout, protocol: Protocol, lone: str = ""
-) -> tuple[str, ...]:
+def evaluated(method: Method, layout: Layout, protocol: Protocol, lone: str) -> tuple[str, ...]:
     """The networks to test. lone: a domain without a client, if there is one. FedReproError: they
     are not known, there are none, or they are clients' and a domain has no client."""
     found: tuple[str, ...] = checked(method.evaluated_models, tuple, layout)
