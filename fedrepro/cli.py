@@ -286,7 +286,7 @@ def _execute(planned: "Sequence[Job]", **how: Any) -> None:
     """Run a sweep, show its progress, and exit with its status."""
     from fedrepro.records.record import pick_device
     from fedrepro.report.printout import MEANS, over_seeds
-    from fedrepro.sweep import sweep
+    from fedrepro.sweep import summary, sweep
 
     if how["on"] == "local":
         pick_device(planned[0].parameters["device"])
@@ -308,7 +308,7 @@ def _execute(planned: "Sequence[Job]", **how: Any) -> None:
         )
         raise typer.Exit(130) from None
     ended.sort(key=lambda outcome: planned.index(outcome.job))
-    typer.echo(text.summary(ended))
+    typer.echo(summary(ended))
     if rows := over_seeds(planned[0].output.parent, [job.path for job in ended if job.path]):
         typer.echo(f"\n{text.aligned(MEANS, rows)}")
     if any(outcome.state == "failed" for outcome in ended):

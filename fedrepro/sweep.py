@@ -29,6 +29,7 @@ from fedrepro.base.files import CHECKOUT, CLONE, LOAD, TRACK, check_runs, loaded
 from fedrepro.data import folders
 from fedrepro.data.manifest import data_root as find_root
 from fedrepro.papers import Question, default_datasets, load
+from fedrepro.report.text import aligned
 
 NOTEBOOKS = CHECKOUT / "notebooks"
 ROOM = 4 << 30  # bytes of free memory per notebook; ADCOL with digit CNNs needs 1.8 GiB
@@ -324,3 +325,13 @@ def _scored(outcome: Outcome) -> Outcome:
     means.sort(key=lambda cell: cell["method"].lower() != own)
     score = f"{means[0]['method']} {means[0]['value']:.1f}" if means else ""
     return replace(outcome, score=score)
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """One row per notebook, then one line per failed notebook."""
+    header = ("paper", "dataset", "seed", "state", "seconds", "mean accuracy", "notebook")
+    jobs = ((o.job.paper, o.job.dataset, str(o.job.seed)) for o in outcomes)
+    ends = ((o.state, f"{o.seconds:.1f}", o.score or "-", str(o.path or "-")) for o in outcomes)
+    rows = [(*job, *end) for job, end in zip(jobs, ends, strict=True)]
+    failed = [f"failed: {o.job.output.stem}: {o.reason}" for o in outcomes if o.state == "failed"]
+    return "\n".join([aligned(header, rows), *failed])

@@ -1,14 +1,9 @@
-"""Text for the command line: aligned columns, JSON, one line for each notebook of a sweep."""
-
-from __future__ import annotations
+"""Text for the command line: names, aligned columns, JSON."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter
-
-if TYPE_CHECKING:
-    from fedrepro.sweep import Outcome
 
 # Keys of the objects that --json prints: other tools read them.
 METHOD_KEYS = ("name", "paper", "fields")
@@ -67,13 +62,3 @@ def as_json(rows: Sequence[Mapping[str, Any]], keys: Sequence[str] = ()) -> str:
     found = [{key: row[key] for key in keys or row} for row in rows]
     json = TypeAdapter(Any).dump_json(found, indent=1, fallback=lambda scalar: scalar.item())
     return json.decode()  # numpy's scalars, from pandas, are no JSON
-
-
-def summary(outcomes: Sequence[Outcome]) -> str:
-    """One row per notebook, then one line per failed notebook."""
-    header = ("paper", "dataset", "seed", "state", "seconds", "mean accuracy", "notebook")
-    jobs = ((o.job.paper, o.job.dataset, str(o.job.seed)) for o in outcomes)
-    ends = ((o.state, f"{o.seconds:.1f}", o.score or "-", str(o.path or "-")) for o in outcomes)
-    rows = [(*job, *end) for job, end in zip(jobs, ends, strict=True)]
-    failed = [f"failed: {o.job.output.stem}: {o.reason}" for o in outcomes if o.state == "failed"]
-    return "\n".join([aligned(header, rows), *failed])
