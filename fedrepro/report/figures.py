@@ -16,7 +16,7 @@ from fedrepro.quantities.base import wide
 from fedrepro.report import picture as shared
 from fedrepro.report.claims import Part
 from fedrepro.report.picture import Picture, Printed
-from fedrepro.report.tables import AXES, number, sections
+from fedrepro.report.tables import AXES, Section, number
 
 Along = Literal["round", "bytes"]
 ACCURACY = "mean test accuracy (%)"
@@ -224,7 +224,7 @@ def traffic(frame: pd.DataFrame) -> Picture:
 def beside(table: pd.DataFrame) -> Picture:
     """A figure of a frame of `verdicts.build_table`, of one data set and scale: one panel per
     column, methods downwards, the printed mean and deviation above ours."""
-    (section,) = sections(table)
+    section = Section(table.to_dict("records"), table.scale.iloc[0])
     methods, units = section.methods, {section.unit(column) for column in section.columns}
     figure, axes = shared.panels(len(section.columns), 0.85 + 0.27 * len(methods), 0.9, sharey=True)
     for ax, column in zip(axes.flat, section.columns, strict=False):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape, unescape
 from itertools import product
+from operator import itemgetter
 from string import ascii_lowercase
 from typing import Any
 
@@ -16,7 +17,7 @@ from pandas.io.formats.style import Styler
 from fedrepro import papers
 from fedrepro.quantities.base import get
 from fedrepro.report.text import aligned
-from fedrepro.report.verdicts import order
+from fedrepro.report.verdicts import build_table, order
 
 Links = Mapping[tuple[str, str, str, str], str]
 Marks = Mapping[str, str]  # letters of caveats
@@ -42,11 +43,6 @@ AXES = {
     "hours": "time (hours)",
     "ratio": "time, as a ratio",
     "factor": "factor (times)",
-}
-NOT_RUN = {
-    **dict.fromkeys(("ours", "ours_std", "difference", "low", "high")),
-    **dict.fromkeys(("seeds", "valid"), 0),
-    **{"verdict": "not run", "why": "no run of ours", "standin": False, "caveats": ()},
 }
 _DECIMALS = {"percent": 1, "fraction": 3, "ratio": 2}
 _STATEMENTS = {
@@ -333,17 +329,17 @@ def sections(frame: pd.DataFrame) -> list[Section]:
     """One section per (data set, scale) with runs, each with the printed cells it did not run; one
     with only printed cells if there is none."""
     rows: list[dict[str, Any]] = frame.to_dict("records")
-    unrun = {(r["method"], r["column"]): r | NOT_RUN for r in rows if pd.notna(r["published"])}
     paper, table = papers.load(rows[0]["paper"]), rows[0]["table"]
-    if any(get(e.kind).of_one_set for e in paper.experiments if e.table == table):
-        for row in rows:
-            if row["seeds"]:
-                unrun.pop((row["method"], row["column"]), None)
-    found = []
-    for place in dict.fromkeys((row["dataset"], row["scale"]) for row in rows if row["seeds"]):
-        own = [row for row in rows if (row["dataset"], row["scale"]) == place]
-        ran = {(row["method"], row["column"]) for row in own}
-        found.append(Section([*own, *(unrun[key] for key in unrun if key not in ran)], place[1]))
+    printed = build_table(paper, table, [])
+    printed = printed[printed.published.notna() & printed.column.isin(frame.column)]
+    one_set = any(get(e.kind).of_one_set for e in paper.experiments if e.table == table)
+    place, cell = itemgetter("dataset", "scale"), itemgetter("method", "column")
+    ran, found = [row for row in rows if row["seeds"]], []
+    for here in dict.fromkeys(map(place, ran)):
+        own = [row for row in ran if place(row) == here]
+        had = set(map(cell, ran if one_set else own))
+        unrun = [row for row in printed.to_dict("records") if cell(row) not in had]
+        found.append(Section(own + unrun, here[1]))
     return found or [Section(rows, "")]
 
 
