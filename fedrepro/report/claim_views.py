@@ -202,7 +202,7 @@ def _part(name: str, part: Part) -> Iterator[str]:
         table, column = paper.experiment(experiment).table, part.weakest.column
         shown = paper.column(table, column) if table else None
         cell = part.dataset, part.scale, row, shown or column
-        if runs := _runs(name, experiment).get(cell):
+        if runs := recorded(name).links(experiment).get(cell):
             yield f'<a href="{runs}">runs of {escape(row)}{_on(part.dataset)}</a>'
 
 
@@ -218,11 +218,6 @@ def _linked(paper: str, experiment: str, dataset: str) -> Iterator[str]:
 
 def _on(dataset: str) -> str:
     return f" on {escape(dataset_name(dataset))}" if dataset else ""
-
-
-@cache
-def _runs(paper: str, experiment: str) -> dict[tuple[str, str, str, str], str]:
-    return recorded(paper).links(experiment)
 
 
 def _figures(one: Answer) -> Iterator[str]:

@@ -259,10 +259,10 @@ def run_link(*runs: str) -> str:
     return f"../../run.html#run-{'-'.join(run[:SHORT] for run in runs)}"
 
 
-def _keep_answers(study: Study, *questions: str) -> None:
+def _keep_answers(asked: Study | Results, *questions: str) -> None:
     """Compute some methods' answers once: tables and figures ask for the same again and again."""
     for name in questions:
-        setattr(study, name, cache(getattr(study, name)))
+        setattr(asked, name, cache(getattr(asked, name)))
 
 
 def live(study: Study, experiments: Sequence[str]) -> Results:
@@ -277,7 +277,9 @@ def recorded(paper: str | None = None, runs: Path = FOLDER) -> Results:
     """The results recorded with the book, read once a session. Runs at scale smoke, which only test
     the code, and runs of a changed protocol are left out."""
     own = [pair for pair in _collected(runs / "notebooks") if paper in (None, pair[0].paper.name)]
-    return Results([s for s in own if s[0].scale != "smoke" and not s[0].changes], paper)
+    found = Results([s for s in own if s[0].scale != "smoke" and not s[0].changes], paper)
+    _keep_answers(found, "links")
+    return found
 
 
 def collect(folder: Path, only: Sequence[Path] | None = None) -> list[tuple[Kept, Sequence[str]]]:
