@@ -290,7 +290,7 @@ class Study(Question):
         rounds = {}
         home = any(self.paper.experiment(name).kind == "in-out" for name in experiments)
         home = home and self.protocol().tested_on == "home"
-        need(not home, "accuracies out of domain need tests on all domains: leave tested_on")
+        need(not home, "out of domain needs tests on all domains; leave tested_on as it is")
         for arm in (arm for name in experiments for arm in self.arms(name)):
             fits = arm.protocol.data.encoder or not methods.get(arm.method).needs_embeddings
             need(fits, f"{arm.label} works on embeddings; leave it out, or see `common frozen`")
