@@ -38,7 +38,7 @@ def _kept(make: Callable[..., Made], curve: pd.DataFrame, *how: str) -> Made:
     key = make, id(curve), how
     if key not in _tables:
         _tables[key] = make(curve, *how)
-        finalize(curve, _tables.pop, key)
+        finalize(curve, _tables.pop, key, None)
     made: Made = _tables[key]
     return made
 

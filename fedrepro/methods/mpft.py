@@ -34,7 +34,7 @@ class MPFT(fl.Method):
         0.1, "Table 1: of a class; the mean ignores it", "stated", (0.3, 0.2), low=0.0001, high=1
     )
     starts: int = fl.hyper(
-        1, "of k-means: today's default; then 10", "inferred", (10,), low=1, later=True
+        1, "of k-means: today's default; earlier 10", "inferred", (10,), low=1, later=True
     )
     server_lr: float = fl.hyper(0.001, "Sec. C.1; earlier 0.00001", "stated", (1e-5,), low=1e-6)
     server_epochs: int = fl.hyper(200, "authors' code: at most; the cosine's end", "code", low=1)
