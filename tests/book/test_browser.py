@@ -211,17 +211,17 @@ def _walk(browser: Chrome, packed: Pack, runs: list[str]) -> None:
         for run, seed, method, last, *_ in browser.wait(
             f"(rows => rows && {mine} && rows)({LISTED})"
         ):
-            config = packed.config(run)
-            assert (seed, method) == (str(config["seed"]), config["method"]["name"])
+            own = packed.facts(run)["config"]
+            assert (seed, method) == (str(own["seed"]), own["method"]["name"])
             mean = metrics.scores(packed.rows(run), "last")["avg"]
             assert float(last) == pytest.approx(mean, abs=0.00501)
         browser.run("document.querySelector('#run tbody tr:last-child a').click()")
     (run,) = [name for name in packed.runs if name.startswith(runs[-1])]
     browser.wait(f"document.querySelector('h1')?.innerText.startsWith('Run {run}')")
     text = browser.run("document.getElementById('run').innerText")
-    facts = packed.facts(run, "data")["hashes"], packed.facts(run, "environment")["commit"]
-    assert all(value in text for value in (*facts[0].values(), facts[1]))
-    assert f"seed {packed.config(run)['seed']}" in text and "fedrepro run" in text
+    known = packed.facts(run)
+    said = known["environment"]["commit"], f"seed {known['config']['seed']}", "fedrepro run"
+    assert all(one in text for one in (*known["data"]["hashes"].values(), *said))
 
 
 def test_one_seed_leads_to_its_run_and_a_wrong_address_says_so(browser, site):
