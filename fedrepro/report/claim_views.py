@@ -282,7 +282,8 @@ def _words(paper: Paper, part: Part) -> tuple[str, str]:
 
     ours = value(least.mean)
     if least.interval is not None:
-        ours += " [{}, {}]".format(*map(value, least.interval))
+        backwards = test.above is not None and test.lower  # the lead grows as the value falls
+        ours += " [{}, {}]".format(*map(value, least.interval[:: -1 if backwards else 1]))
     ours += over + least.other
     if least.margin and test.above is None:
         ours += f"; has to be above {value(least.margin)}"
@@ -373,7 +374,7 @@ def totals() -> str:
         f"{len(beside)} comparisons have flat curves and a printed lead. In each we take "
         f"the rival that is hardest to beat in our runs. In {len(apart)} the printed lead is "
         f"outside our 95 % interval: ours is smaller in {less} and larger in {len(apart) - less}. "
-        "Smaller ones are more frequent because we compare with the hardest rival."
+        "Comparing with the hardest rival makes our leads smaller, never larger."
     )
 
 
