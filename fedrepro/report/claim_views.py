@@ -31,8 +31,8 @@ HEAD = ["where", "answer", "our lead, and the printed one"]
 RULES: tuple[tuple[Word, str], ...] = (
     (
         "holds",
-        f"every difference is above the margin (0, unless the claim names a size), one-sided p < "
-        f"{LEVEL:g} each",
+        "every difference is above the margin (0, unless the claim names a size), one-sided "
+        f"p < {LEVEL:g} each",
     ),
     (
         "contradicted",

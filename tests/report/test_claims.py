@@ -27,14 +27,9 @@ NOISE = np.array([-1.0, 0.0, 1.0])
 def _cells(
     values: Mapping[str, Sequence[float]], table: str = "table-4", scale: str = "paper"
 ) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            {"table": table, "dataset": "office10", "scale": scale, "method": name}
-            | {"column": "avg", "seed": seed, "value": value}
-            for name, row in values.items()
-            for seed, value in enumerate(row)
-        ]
-    )
+    where = {"table": table, "dataset": "office10", "scale": scale, "column": "avg"}
+    every = ((name, *one) for name, row in values.items() for one in enumerate(row))
+    return pd.DataFrame(where | {"method": m, "seed": s, "value": v} for m, s, v in every)
 
 
 def _answer(cells: pd.DataFrame, *tests: Comparison, paper: Paper = ADCOL, **how: Any) -> Answer:
@@ -204,6 +199,12 @@ def test_what_is_counted_needs_no_second_seed(value, word):
     assert answer.answer == f"{word}, counted" and answer.row()["interval"] is None
 
 
+def test_a_value_below_a_bound_has_its_interval_from_low_to_high():
+    below = Comparison(experiment="table-4", better="ADCOL", above=80, lower=True)
+    (part,) = _answer(_cells({"ADCOL": [74.0, 75.0, 76.0]}), below).parts
+    assert claim_views._words(ADCOL, part)[1] == "75 [72.52, 77.48]; claimed: below 80"
+
+
 @pytest.mark.parametrize("paper", papers.names())
 def test_every_claim_has_tests_of_rows_that_exist_or_says_why_not(paper):
     loaded = papers.load(paper)
@@ -222,8 +223,7 @@ def test_every_claim_has_tests_of_rows_that_exist_or_says_why_not(paper):
             labels = {spec.row or spec.label for spec in loaded.arm_specs(test.experiment)}
             theirs = loaded.arm_specs(test.against or test.experiment)
             others = {spec.row or spec.label for spec in theirs}
-            assert test.better in labels
-            assert test.than == "all" or set(test.than) <= others
+            assert test.better in labels and (test.than == "all" or set(test.than) <= others)
 
 
 def test_hours_are_the_work_of_all_rows_seeds_and_trials(monkeypatch):
