@@ -195,6 +195,7 @@ def _execute(pages: list[Path], folder: Path, meanwhile: Callable[[], None]) -> 
     Answers to claims are computed once for all of them. meanwhile: what this thread does then."""
     with TemporaryDirectory() as shared, ThreadPoolExecutor(cores()) as pool:
         os.environ[ANSWERS] = shared  # kernels have it, too
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # each has one core
         jobs = {pool.submit(papermill_complaint, page, page, {}, folder): page for page in pages}
         try:
             with stopping(jobs):
