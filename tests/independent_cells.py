@@ -11,7 +11,7 @@ import pandas as pd
 import yaml
 from scipy import stats
 
-from tests import independent as claims
+from tests import independent as claims, independent_runs as packed
 
 # splits with test images of one's own
 DRAWN = ("pooled-stratified", "pooled-leaky", "random-fifth")
@@ -26,7 +26,7 @@ Gain = tuple[float, str, list[tuple[float, str]]]
 
 @cache
 def tables(name: str) -> dict[str, dict[str, Any]]:
-    read = yaml.safe_load((claims.PAPERS / f"{name}.tables.yaml").read_text(encoding="utf-8"))
+    read = yaml.safe_load((packed.PAPERS / f"{name}.tables.yaml").read_text(encoding="utf-8"))
     return {table["id"]: table for table in read["tables"]}
 
 
@@ -46,23 +46,23 @@ def printed(name: str, table: str, row: str, column: str) -> str:
 
 def shown(name: str, table: str, column: str) -> str:
     """The column that a domain is printed under."""
-    names = [column, *claims.paper(name)["columns"].get(column, ())]
+    names = [column, *packed.paper(name)["columns"].get(column, ())]
     return next((n for n in names if n in tables(name)[table]["columns"]), column)
 
 
 def scores(run: str, kind: str, rule: str) -> dict[str, float]:
     if kind != "in-out":
-        return claims.values(run, kind, rule)
-    found, sent = claims.values(run, kind, rule), (claims.curve(run).measure == "bytes").any()
-    best = claims.scored(run, "validation")[0] if sent else 0
+        return packed.values(run, kind, rule)
+    found, sent = packed.values(run, kind, rule), (packed.curve(run).measure == "bytes").any()
+    best = packed.scored(run, "validation")[0] if sent else 0
     return {"ood_acc": found["ood"], "ind_acc": found["ind"], "rounds": float(best)}
 
 
 def counted(name: str) -> dict[Place, str]:
     """Words of what is not trained."""
-    kinds = {e["id"]: (e["kind"], table_of(name, e)) for e in claims.paper(name)["experiments"]}
+    kinds = {e["id"]: (e["kind"], table_of(name, e)) for e in packed.paper(name)["experiments"]}
     found = {}
-    for study in claims.index()[2]:
+    for study in packed.index()[2]:
         given = study["study"]
         if (given["paper"], given["scale"]) != (name, "paper"):
             continue
@@ -87,8 +87,8 @@ def trained(name: str) -> tuple[dict[Place, str], dict[Place, tuple[float, float
     95 % intervals behind them."""
     found: dict[Place, str] = {}
     intervals = {}
-    places = {(s["study"]["dataset"]) for s in claims.index()[2] if s["study"]["paper"] == name}
-    for experiment in claims.paper(name)["experiments"]:
+    places = {(s["study"]["dataset"]) for s in packed.index()[2] if s["study"]["paper"] == name}
+    for experiment in packed.paper(name)["experiments"]:
         table = table_of(name, experiment)
         for dataset in places if table else ():
             rows = numbers_of(name, experiment, dataset, "paper")
@@ -118,15 +118,15 @@ def entries(
 ) -> Iterator[tuple[str, str, tuple[str, str], str, bool]]:
     """Row and column of our numbers, where they are printed, a run behind them, and whether one is
     of earlier settings: of what follows from several rows, any of them."""
-    ran, kind = claims.rows_of(name, experiment["id"], dataset, "paper"), experiment["kind"]
-    old = {label: claims.past(name, experiment["id"], dataset, "paper", label) for label in ran}
+    ran, kind = packed.rows_of(name, experiment["id"], dataset, "paper"), experiment["kind"]
+    old = {label: packed.past(name, experiment["id"], dataset, "paper", label) for label in ran}
     firsts = {label: next(iter(runs.values())) for label, runs in ran.items()}
     for row, seeds in rows.items() if kind in (*GAINS, "speedup") else ():
         for column in next(iter(seeds.values())):
             place = row, shown(name, table_of(name, experiment), column)
             yield row, column, place, next(iter(firsts.values())), any(old.values())
     for label, run in firsts.items() if kind not in (*GAINS, "speedup") else ():
-        own = next(a for a in claims.arms(name, experiment["id"]) if a["label"] == label)
+        own = next(a for a in packed.arms(name, experiment["id"]) if a["label"] == label)
         if not own.get("alternative") and (kind not in REACHED or label in rows):
             for column, place in places_of(name, experiment, own, run):
                 yield label, column, place, run, old[label]
@@ -134,9 +134,9 @@ def entries(
 
 def gains(name: str, experiment: dict[str, Any], dataset: str, scale: str) -> list[dict[str, Gain]]:
     """By seed and row: differences, and relative gains, whose weights are their slopes."""
-    rows = claims.rows_of(name, experiment["id"], dataset, scale)
-    here, found = claims.paper(name)["datasets"][dataset]["protocol"], []
-    first, *_, last = [arm["label"] for arm in claims.arms(name, experiment["id"])]
+    rows = packed.rows_of(name, experiment["id"], dataset, scale)
+    here, found = packed.paper(name)["datasets"][dataset]["protocol"], []
+    first, *_, last = [arm["label"] for arm in packed.arms(name, experiment["id"])]
     row = experiment.get("rows", {}).get(dataset)  # of a relative gain
     asked = [{"row": row, "dataset": here, "of": last, "minus": first}]
     for seed in sorted(set[int]().union(*rows.values())):
@@ -173,18 +173,18 @@ def places_of(
 def diverged(dataset: str, scale: str) -> set[tuple[str, str]]:
     """Experiment and row of the trainings that diverged."""
     where = {"dataset": dataset, "scale": scale}
-    ended = [s["diverged"] for s in claims.index()[2] if where.items() <= s["study"].items()]
+    ended = [s["diverged"] for s in packed.index()[2] if where.items() <= s["study"].items()]
     return {(end[0], end[1]) for one in ended for end in one}
 
 
 def rule(name: str) -> str:
-    found: str = claims.paper(name)["reporting"]["score_rule"]["value"]
+    found: str = packed.paper(name)["reporting"]["score_rule"]["value"]
     return found
 
 
 def settled(name: str, table: str, run: str, column: str, cell: str) -> str:
     """*no verdict* where one is refused, else *open* until it is tested."""
-    data = claims.facts(run)
+    data = packed.facts(run)
     domains = [column] if column in data["domains"] else data["domains"]
     lesser = {*data["standins"], *data["subsets"]} & set(domains)
     foreign = column == "avg" and any(
@@ -200,7 +200,7 @@ def tested_cell(
     table, dataset = tables(name)[place[0]], place[1]
     here = numbers_of(name, experiment, dataset, "paper")
     ours = numbers(here[label], column)
-    reporting, seen = claims.paper(name)["reporting"], [ours]
+    reporting, seen = packed.paper(name)["reporting"], [ours]
     unit = table.get("units", {}).get(place[3], table["unit"])
     delta = DELTA.get(unit, 0.0)
     if len(ours) < 3:  # all rows' spread; with few of them, an accuracy's at scale reduced too
@@ -223,7 +223,7 @@ def tested_cell(
         parts = [(spread * (1 / len(ours) + 1 / trials), freedom)]
     drawn = image = 0.0
     if delta:
-        runs = [[*claims.rows_of(name, experiment["id"], dataset, "paper").get(label, {}).values()]]
+        runs = [[*packed.rows_of(name, experiment["id"], dataset, "paper").get(label, {}).values()]]
         weights: tuple[float, ...] = (100.0 if unit == "percent" else 1.0,)
         if experiment["kind"] in GAINS:
             made = [one[label] for one in gains(name, experiment, dataset, "paper") if label in one]
@@ -246,7 +246,7 @@ def numbers(row: dict[int, dict[str, float]], column: str) -> list[float]:
 
 def numbers_of(name: str, experiment: dict[str, Any], dataset: str, scale: str) -> Numbers:
     """All numbers of an experiment; rows that diverged have none."""
-    rows, kind = claims.rows_of(name, experiment["id"], dataset, scale), experiment["kind"]
+    rows, kind = packed.rows_of(name, experiment["id"], dataset, scale), experiment["kind"]
     for one, label in diverged(dataset, scale):
         rows.pop(label if one == experiment["id"] else "", None)
     found: Numbers = {}
@@ -281,13 +281,13 @@ def of_images(
 ) -> tuple[float, float]:
     """Variance over test images of both sides, and what one image moves. The paper's part of a gain
     is as large as ours."""
-    whole, sizes = weights[0], claims.tested(rows[0][0])
+    whole, sizes = weights[0], packed.tested(rows[0][0])
     domains = [column] if column in sizes else list(sizes)
     image = whole / min(sizes[d] for d in domains) / len(domains)
-    data = claims.protocol(rows[0][0])["data"]
+    data = packed.protocol(rows[0][0])["data"]
     if data["split"] not in DRAWN and data.get("test_limit") is None:
         return 0.0, image
-    ours = claims.image_variance(rows, rule(name), column, weights)
+    ours = packed.image_variance(rows, rule(name), column, weights)
     if len(rows) > 1:
         return 2 * ours, image
     theirs = 0.0

@@ -133,9 +133,10 @@ class Comparison(_Spec):
     than: those rows; ``all``: every other except second readings. against: the experiment of the
     others, if it is another. dataset: only if a data set follows this protocol.
     by: the column; ``each``: every domain's; ``only``: the only one; several: names of one number.
-    margin: better by more than this; a negative one allows a loss. above: a number to be above
-    (below if ``lower``), instead of other rows. lower: less is better. printed: a lead that only
-    the text prints. paper_only: a small network cannot answer it, such as claims about bytes."""
+    kind: another quantity of the same runs, such as ``pace``. margin: better by more than this; a
+    negative one allows a loss. above: a number to be above (below if ``lower``), instead of other
+    rows. lower: less is better. printed: a lead that only the text prints. paper_only: a small
+    network cannot answer it, such as claims about bytes."""
 
     experiment: str
     better: str
@@ -143,6 +144,7 @@ class Comparison(_Spec):
     against: str = ""
     dataset: str = ""
     by: str | tuple[str, ...] = "avg"
+    kind: str = ""
     margin: float = 0.0
     above: float | None = None
     printed: float | None = None

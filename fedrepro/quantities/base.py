@@ -149,13 +149,15 @@ def get(kind: str) -> Quantity:
 Row = dict[str, Any]
 
 
-def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[Row]:
+def cells(
+    asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = (), other: str = ""
+) -> list[Row]:
     """Rows with keys table, method, column, value, standin, caveats, alternative, alone (nothing
     travelled, so no other's stand-in touches it), counted and given (`Quantity`), subset, past (of
     a `Result`); of accuracies at scale paper also one_image, what one test image moves it by, and
     parts: each run it follows from, after what its accuracy (0 to 1) counts, in column `of` if not
     the printed one. A diverged arm has no value but a reason in each column that its row lacks."""
-    kind = get(asked.experiment.kind)
+    kind = get(other or asked.experiment.kind)
     plain: Row = {"table": asked.experiment.id, "counted": kind.counted, "given": kind.given}
     plain |= dict.fromkeys(("standin", "alternative", "subset", "past", "alone"), False)
     plain["caveats"] = []
@@ -373,12 +375,13 @@ class Study(Question):
             raise FedReproError(f"{experiment} has no arrays; choose a figure that trains nothing")
         return figure(self._asked(experiment))
 
-    def cells(self, experiment: str) -> list[dict[str, Any]]:
-        """Our numbers of one experiment: one row per method and column, with `base.cells`' keys."""
+    def cells(self, experiment: str, kind: str = "") -> list[dict[str, Any]]:
+        """Our numbers of one experiment: one row per method and column, with `base.cells`' keys.
+        kind: another quantity of the same runs."""
         results, diverged = self._ended(experiment)
         common = {"dataset": self.dataset, "seed": self.seed, "scale": self.scale}
         own = list(filter(None, [self.paper.dataset(self.dataset).caveat]))
-        rows = cells(self._asked(experiment, results), diverged)
+        rows = cells(self._asked(experiment, results), diverged, kind)
         return [common | row | {"caveats": [*row["caveats"], *own]} for row in rows]
 
 

@@ -60,6 +60,25 @@ def reached(asked: Asked) -> Values:
         yield result.label, column, last if asked.experiment.kind == "rounds" else sent
 
 
+@quantity("pace")
+def pace(asked: Asked) -> Values:
+    """How fast and how steadily the mean accuracy rises. ``rounds``: to the lowest final one of all
+    printed rows (the rule of ADCOL, Table 2). ``swing``: the mean change from one round to the next
+    in points, in the last half of the rounds that all rows have. Nothing if a row is missing."""
+    printed = {
+        arm.label for arm in asked.paper.arm_specs(asked.experiment.id) if not arm.alternative
+    }
+    rows = [one for one in asked.results if one.label in printed]
+    if len(rows) < len(printed):
+        return
+    target = min(asked.scores(one)["avg"] for one in rows)
+    means = {one.label: metrics.accuracies(one.record.curve)["avg"] for one in rows}
+    common = min(map(len, means.values()))
+    for label, mean in means.items():
+        yield label, "rounds", metrics.rounds_to_target(mean, target)
+        yield label, "swing", float(mean.iloc[common // 2 : common].diff().abs().mean())
+
+
 @quantity("speedup", per_arm=False)
 def speedup(asked: Asked) -> Values:
     """Ratios of traffic: the printed row "A vs B" is B's traffic divided by A's."""

@@ -250,8 +250,11 @@ def of_recorded(name: str) -> list[Answer]:
 def _of_recorded(name: str) -> list[Answer]:
     found = recorded(name)
     tests = [test for claim in found.paper.claims for test in claim.tests]
-    names = {name for test in tests for name in (test.experiment, test.against) if name}
-    cells = pd.DataFrame(row for name in sorted(names) for row in found.cells(name))
+    asked = {
+        (name, test.kind) for test in tests for name in (test.experiment, test.against) if name
+    }
+    names = {name for name, _ in asked}
+    cells = pd.DataFrame(row for one in sorted(asked) for row in found.cells(*one))
     rows: dict[Row, list[tuple[int, str | None, Record]]] = defaultdict(list)
     gains = found.late_gains(*names)
     for study, experiment, result in found.runs(*names):

@@ -199,7 +199,8 @@ def differences_of(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterat
     others = {name: _by_seed(rows, theirs, name) for name in others_of(paper, test)}
     if test.above is not None:
         others = {f"{test.above:g}": 0 * better + test.above}
-    kind, sign = get(paper.experiment(test.experiment).kind), -1 if test.lower else 1
+    kind = get(test.kind or paper.experiment(test.experiment).kind)
+    sign = -1 if test.lower else 1
     columns = [str(column) for column in better if column != "avg"]
     standins = set(rows.column[rows.standin.eq(True)])
     real = [column for column in columns if column not in standins]

@@ -73,9 +73,9 @@ class Kept(Study):
     def __post_init__(self) -> None:
         _keep_answers(self, "cells", "asked", "_read")
 
-    def cells(self, experiment: str) -> list[dict[str, Any]]:
+    def cells(self, experiment: str, kind: str = "") -> list[dict[str, Any]]:
         if experiment not in self.scraps["counted"]:
-            return super().cells(experiment)
+            return super().cells(experiment, kind)
         alike = self.scraps["counted"][experiment]
         return [dict(zip(OWN, own, strict=True)) | rest for rest, rows in alike for own in rows]
 
@@ -174,12 +174,12 @@ class Results:
         """The data sets of an experiment's cells."""
         return list(dict.fromkeys(row["dataset"] for row in self.cells(experiment)))
 
-    def cells(self, experiment: str) -> list[dict[str, Any]]:
+    def cells(self, experiment: str, kind: str = "") -> list[dict[str, Any]]:
         """Rows as from `Study.cells`. A number that several studies have counts once: the last."""
         found = {
             (study.dataset, study.scale, study.seed, row["method"], row["column"]): row
             for study in self.holding(experiment)
-            for row in study.cells(experiment)
+            for row in study.cells(experiment, kind)
         }
         return list(found.values())
 

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from tests.parity import cases, far, page
+from tests.benchmarks.conftest import script
+from tests.parity import cases, far
 from tests.parity.checks import CHECKS, difference
 
 CASES = cases()
@@ -55,6 +56,7 @@ def test_a_difference_is_seen(found, gap):
 
 
 def test_the_page_shows_what_was_measured():
+    page = script("report_parity")
     agreeing, others = page.by_method().html, page.differing().html
     for case, gap in page.measured():
         if case.differs:

@@ -23,7 +23,7 @@ from fedrepro.quantities.counted import frechet
 from fedrepro.records import Record, federation_of
 from fedrepro.report.results import recorded
 
-ADCOL, FEDPALL, MPFT = (papers.load(name) for name in ("adcol", "fedpall", "mpft"))
+ADCOL, FEDPALL, I2PFL, MPFT = map(papers.load, ("adcol", "fedpall", "i2pfl", "mpft"))
 MIB = 1024 * 1024
 
 
@@ -73,6 +73,27 @@ def test_printed_differences_of_two_rows_are_left_out_with_either():
     found = values(FEDPALL, "prose-gains", full, plain, other, dataset="office10")
     assert found[named["office10"], "value"] == pytest.approx(1.0) and len(found) == 2
     assert values(FEDPALL, "prose-gains", plain, other, dataset="office10") == {}
+
+
+def test_pace_is_counted_to_the_lowest_end_and_swings_in_rounds_that_all_have():
+    def run(label: str, *means: float) -> Any:
+        rows = [(i + 1, "accuracy", "global", "d0", "test", v) for i, v in enumerate(means)]
+        return result(label, rows)
+
+    ours, plain = (
+        run("Ours", 10, 20, 30, 40, 50, 60, 60, 60),
+        run("Ours w/o EMA", 40, 44, 42, 50, 46, 50),
+    )
+    asked = Asked(
+        I2PFL,
+        I2PFL.experiment("table-10-digits"),
+        I2PFL.protocol("digits4", "reduced"),
+        (ours, plain),
+    )
+    pace = {(row["method"], row["column"]): row["value"] for row in cells(asked, other="pace")}
+    assert pace["Ours", "rounds"] == 5 and pace["Ours w/o EMA", "rounds"] == 4  # 46.4 %
+    assert pace["Ours", "swing"] == 10 and pace["Ours w/o EMA", "swing"] == 4
+    assert not cells(replace(asked, results=[ours]), other="pace")
 
 
 def test_each_target_fills_its_own_column():

@@ -6,12 +6,12 @@ from fedrepro import papers
 from fedrepro.report.claims import of_recorded
 from fedrepro.report.results import recorded
 from fedrepro.report.verdicts import build_table
-from tests import independent, independent_cells as cells
+from tests import independent, independent_cells as cells, independent_runs as packed
 
 
 @pytest.mark.parametrize("name", papers.names())
 def test_claims_have_the_same_answers_when_recomputed(name):
-    claims = {claim["id"]: claim for claim in independent.paper(name).get("claims", [])}
+    claims = {claim["id"]: claim for claim in packed.paper(name).get("claims", [])}
     compared = 0
     for ours in of_recorded(name):
         word, pairs = independent.answer(name, claims[ours.claim.id])
@@ -47,5 +47,5 @@ def test_the_rows_of_earlier_settings_are_the_same_when_recomputed(name):
     }
     for study, experiment, result in recorded(name).runs():
         ours[experiment, study.dataset, study.scale, result.label] |= result.past
-    assert ours == {row: independent.past(name, *row) for row in ours}
+    assert ours == {row: packed.past(name, *row) for row in ours}
     assert len(ours) > 10

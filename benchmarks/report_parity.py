@@ -1,16 +1,19 @@
 """The page *Parity*: how far each method is from its official code, computed as it is built."""
 
+import sys
 from collections.abc import Sequence
 from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from fedrepro.report.tables import Html, folded, styled
 
-from . import Case, cases
-from .checks import difference
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.parity import Case, cases
+from tests.parity.checks import difference
 
 
 @cache
