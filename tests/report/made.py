@@ -31,7 +31,7 @@ class Made:
         self.paper, self.dataset, self.scale, self.seed = papers.load(paper), dataset, scale, seed
         self.values, self.tries, self.accuracies = values, tries or {}, curves or {}
 
-    def cells(self, experiment: str) -> list[dict[str, Any]]:
+    def cells(self, experiment: str, kind: str = "") -> list[dict[str, Any]]:
         facts = {"dataset": self.dataset, "scale": self.scale, "seed": self.seed}
         plain = {"standin": False, "caveats": ["small copies"], "alternative": False}
         return [
