@@ -166,6 +166,9 @@ def test_what_the_server_changes_in_place_reaches_clients_in_the_next_round_alon
     run.one_round(), run.one_round()
     assert [client.memory["g"].item() for client in run.clients] == [0.5, 0.5]
     assert run.clients[0].memory["d"].item() == 2 * run.server.modules["d"].weight.item()
+    run.server.modules["d"].steps = torch.optim.SGD(run.server.modules["d"].parameters())
+    with pytest.raises(FedReproError, match="the optimiser in d is lost on resume"):
+        run.saved()
 
 
 def test_dropout_and_changes_in_place_resume_with_the_same_bits():

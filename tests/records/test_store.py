@@ -82,6 +82,15 @@ def test_auto_takes_any_engines_record_and_a_named_engine_only_its_own(tmp_path)
     assert obtain(tmp_path, spec(engine="auto")).config["engine"] == "reference"
 
 
+@pytest.mark.parametrize(("took", "every"), [(0.01, 30.0), (10.0, 200.0), (1e5, 1800.0)])
+def test_a_slow_save_delays_the_next_by_half_an_hour_at_most(tmp_path, monkeypatch, took, every):
+    clock = Mock(side_effect=[0.0, 0.0, took, took + every - 1, took + every])
+    monkeypatch.setattr(store_module, "time", Mock(monotonic=clock))
+    checkpoint = FileCheckpoint(tmp_path)
+    checkpoint.save({}, {})
+    assert [checkpoint.due(), checkpoint.due()] == [False, True]
+
+
 def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):
     def full(self, file, **kwargs):
         Path(file).write_bytes(b"half")
