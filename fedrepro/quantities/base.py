@@ -395,5 +395,6 @@ def study(
     **where: Any,
 ) -> Study:
     """A `Study` from plain values: paper by name, folders as text or paths."""
-    where |= {"store": Store(runs_dir or RUNS), "data_root": Path(data_root) if data_root else None}
+    where["store"] = Store(runs_dir or RUNS)
+    where["data_root"] = Path(str(data_root)) if data_root else None
     return Study(papers.load(paper), dataset, scale, seed, **where)
