@@ -25,7 +25,7 @@ from fedrepro.report.text import dataset_name, markdown
 
 CLAIMS = "claims.html"  # the page of all claims, for the other pages of results
 PICTURE = "main-claims.png"
-UNITS = {"factor": " times", "percent": "", "as named in the row": ""}
+UNITS = {"factor": " times", "percent": "", "as named in the row": "", "swing": " points"}
 COLUMNS = ("answer", "paper", "claim", "scale", "data set", "printed", "ours")
 HEAD = ["where", "answer", "our lead, and the printed one"]
 RULES: tuple[tuple[Word, str], ...] = (
@@ -268,7 +268,8 @@ def _words(paper: Paper, part: Part) -> tuple[str, str]:
     """The printed lead and ours: ``+1.6``, ``+0.5 [-1.1, +2.1] over FedBN``; or the values."""
     test, least, larger, unit = part.test, part.weakest, part.larger, ""
     if not least.whole and (table := paper.experiment(test.experiment).table):
-        unit = UNITS.get(named := paper.table(table).unit, f" {named}")
+        named = str(test.by) if test.kind else paper.table(table).unit
+        unit = UNITS.get(named, f" {named}")
     over, form = f"{unit} over ", "+.1f"
     if test.lower:
         over, form = f"{unit} less than ", ".1f"
@@ -278,7 +279,8 @@ def _words(paper: Paper, part: Part) -> tuple[str, str]:
     def value(lead: float) -> str:
         if test.above is not None:
             lead = test.above + (-lead if test.lower else lead)
-        return f"{lead:{form}}".replace("-", MINUS)
+        near = bool(lead) and not float(f"{lead:{form}}")  # -0.03 is no -0.0
+        return f"{lead:{form.replace('.1', '.2') if near else form}}".replace("-", MINUS)
 
     ours = value(least.mean)
     if least.interval is not None:
