@@ -105,7 +105,8 @@ def compared(experiment: Experiment, dataset: str, ours: Mapping[str, float]) ->
 
 def datasets(found: Results, experiment: str) -> list[str]:
     """The data sets with runs of an experiment, in the protocol's order."""
-    return [name for name in found.paper.datasets if name in found.datasets(experiment)]
+    shown = found.datasets(experiment)
+    return [name for name in found.paper.datasets if name in shown]
 
 
 def scores(found: Results, experiment: str, dataset: str) -> tuple[pd.DataFrame, list[str]]:
