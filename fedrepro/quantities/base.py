@@ -4,7 +4,7 @@ To add a quantity, write a function with the decorator `quantity` in a file of t
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -149,15 +149,13 @@ def get(kind: str) -> Quantity:
 Row = dict[str, Any]
 
 
-def cells(
-    asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = (), other: str = ""
-) -> list[Row]:
+def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[Row]:
     """Rows with keys table, method, column, value, standin, caveats, alternative, alone (nothing
     travelled, so no other's stand-in touches it), counted and given (`Quantity`), subset, past (of
     a `Result`); of accuracies at scale paper also one_image, what one test image moves it by, and
     parts: each run it follows from, after what its accuracy (0 to 1) counts, in column `of` if not
     the printed one. A diverged arm has no value but a reason in each column that its row lacks."""
-    kind = get(other or asked.experiment.kind)
+    kind = get(asked.experiment.kind)
     plain: Row = {"table": asked.experiment.id, "counted": kind.counted, "given": kind.given}
     plain |= dict.fromkeys(("standin", "alternative", "subset", "past", "alone"), False)
     plain["caveats"] = []
@@ -381,7 +379,9 @@ class Study(Question):
         results, diverged = self._ended(experiment)
         common = {"dataset": self.dataset, "seed": self.seed, "scale": self.scale}
         own = list(filter(None, [self.paper.dataset(self.dataset).caveat]))
-        rows = cells(self._asked(experiment, results), diverged, kind)
+        asked = self._asked(experiment, results)
+        spec = asked.experiment.model_copy(update={"kind": kind or asked.experiment.kind})
+        rows = cells(replace(asked, experiment=spec), diverged)
         return [common | row | {"caveats": [*row["caveats"], *own]} for row in rows]
 
 

@@ -23,7 +23,7 @@ from fedrepro.base import files
 from fedrepro.base.errors import FedReproError, need, one_line
 from fedrepro.records.record import CHECKPOINT, Array, Record, run_id, short_hash
 
-PAGE = 1 << 24  # bytes packed together: with the usual 2**20, predictions are a fifth larger
+PAGE = 1 << 24  # bytes packed together: with the usual 2**20, predictions are a quarter larger
 SMALL = {"compression": "brotli", "compression_level": 11}  # zstd is a fifteenth larger
 SMALL |= {"data_page_size": PAGE, "dictionary_pagesize_limit": PAGE}
 INDEX, SHARED = "runs.jsonl.gz", "shared.jsonl.gz"

@@ -80,20 +80,14 @@ def test_pace_is_counted_to_the_lowest_end_and_swings_in_rounds_that_all_have():
         rows = [(i + 1, "accuracy", "global", "d0", "test", v) for i, v in enumerate(means)]
         return result(label, rows)
 
-    ours, plain = (
-        run("Ours", 10, 20, 30, 40, 50, 60, 60, 60),
-        run("Ours w/o EMA", 40, 44, 42, 50, 46, 50),
-    )
-    asked = Asked(
-        I2PFL,
-        I2PFL.experiment("table-10-digits"),
-        I2PFL.protocol("digits4", "reduced"),
-        (ours, plain),
-    )
-    pace = {(row["method"], row["column"]): row["value"] for row in cells(asked, other="pace")}
+    ours = run("Ours", 10, 20, 30, 40, 50, 60, 60, 60)
+    plain = run("Ours w/o EMA", 40, 44, 42, 50, 46, 50)
+    asked = I2PFL.experiment("table-10-digits").model_copy(update={"kind": "pace"})
+    asked = Asked(I2PFL, asked, I2PFL.protocol("digits4", "reduced"), (ours, plain))
+    pace = {(row["method"], row["column"]): row["value"] for row in cells(asked)}
     assert pace["Ours", "rounds"] == 5 and pace["Ours w/o EMA", "rounds"] == 4  # 46.4 %
     assert pace["Ours", "swing"] == 10 and pace["Ours w/o EMA", "swing"] == 4
-    assert not cells(replace(asked, results=[ours]), other="pace")
+    assert not cells(replace(asked, results=[ours]))
 
 
 def test_each_target_fills_its_own_column():
