@@ -4,6 +4,7 @@ progress into `<runs>/campaign/<key>.json`. The record is where a sweep looks fo
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -36,7 +37,6 @@ from fedrepro.base.errors import (
     first_mistake,
     need,
     one_line,
-    one_of,
 )
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Scale
@@ -57,9 +57,10 @@ HEADER = ("paper", "experiment", "data set", "scale", "row", "seed", "state", "P
 
 
 class Entry(BaseModel, frozen=True, extra="forbid"):
-    """Rows of one experiment: all of one seed, then those of the next. methods: rows by label, None
-    for all. changes: as in `Study`. pflop: a run's floating point operations in 1e15, shown until
-    some run has read the data and it is counted. note: for readers."""
+    """Rows of one experiment: all of one seed, then those of the next. methods: labels of rows or
+    names of methods, also of your own; None for all rows. changes: as in `Study`. pflop: a run's
+    floating point operations in 1e15, shown until some run has read the data and it is counted.
+    note: for readers."""
 
     paper: str
     experiment: str
@@ -146,17 +147,18 @@ def read(path: Path) -> list[Run]:
 
 
 def _runs(entry: Entry) -> Iterator[Run]:
-    for seed in entry.seeds:
-        asked = Question(load(entry.paper), entry.dataset, entry.scale, seed, changes=entry.changes)
-        rows = {arm.label: arm for arm in asked.arms(entry.experiment)}
-        need(rows, f"{entry.experiment} trains nothing; remove it")
-        for row in entry.methods or rows:
-            arm = rows[one_of(row, rows, "row")]
+    paper, _, dataset, scale = entry.place
+    for seed, name in itertools.product(entry.seeds, entry.methods or (None,)):
+        asked = Question(load(paper), dataset, scale, seed, name and (name,), entry.changes)
+        asked.chosen(entry.experiment)  # FedReproError: it has no such row
+        arms = asked.arms(entry.experiment)
+        need(arms, f"{entry.experiment} trains nothing; remove it")
+        for arm in arms:
             for value, whole, tried in arm.trials():
                 own = seed if tried.seed is None else tried.seed
                 share = tried.protocol.rounds / whole.protocol.rounds
-                yield Run(entry, row, own, tried, value, entry.pflop and share * entry.pflop)
-            yield Run(entry, row, seed, arm, pflop=entry.pflop)
+                yield Run(entry, arm.label, own, tried, value, entry.pflop and share * entry.pflop)
+            yield Run(entry, arm.label, seed, arm, pflop=entry.pflop)
 
 
 def status(run: Run, runs: Path) -> dict[str, Any]:

@@ -210,6 +210,7 @@ def campaign(
         int | None, Option(min=1, help="Runs at a time; default: one per core.")
     ] = None,
     file: Annotated[Path, Option(help="The list of runs.")] = LIST,
+    load: Load = None,
     root: Root = None,
 ) -> None:
     """Train a list of long runs in order of priority.

@@ -84,6 +84,19 @@ def test_to_the_end_with_the_ids_of_a_sweep_and_then_all_is_done(tmp_path):
     assert call(tmp_path).output == second.output
 
 
+def test_a_method_of_ones_own_is_a_row(tmp_path):
+    own = tmp_path / "my_method.py"
+    own.write_text(
+        "import fedrepro.methods.api as fl\n\n\nclass Mine(fl.Method):\n    name = 'Mine'\n"
+        "    reference = 'me'\n\n    def client_loss(self, model, batch, received):\n"
+        "        return {'ce': fl.cross_entropy(model(batch.x).logits, batch.y)}\n"
+    )
+    write(tmp_path, {**SMOKE, "methods": ["Mine", "SOLO"]})
+    line = ["-m", "fedrepro.cli", *words(tmp_path, "--load", str(own), "--jobs", "1")]
+    done = subprocess.run([sys.executable, *line], capture_output=True, text=True, check=True)
+    assert [row.split(", ")[1] for row in done.stdout.splitlines()[1:]] == ["Mine", "SOLO"]
+
+
 def test_the_trials_of_a_tuned_setting_are_runs_of_their_own(tmp_path):
     rows = {"experiment": "methods", "methods": ["FedAvg"], "seeds": [1, 2]}
     write(tmp_path, {**SMOKE, "paper": "common", **rows})
@@ -155,7 +168,7 @@ def test_one_campaign_a_folder(tmp_path):
     ("change", "complaint"),
     [
         ({"paper": "adcoll"}, "no paper 'adcoll'; choose from adcol"),
-        ({"methods": ["FedAVG"]}, "no row 'FedAVG'; choose from FedAvg"),
+        ({"methods": ["FedAVG"]}, "no method or row of ADCOL 'FedAVG'; choose from FedAvg"),
         ({"experiment": "table-3-sizes"}, "table-3-sizes trains nothing"),
         ({"experiment": "table-4", "dataset": "office10", "scale": "paper",
           "changes": {"rounds": 2}}, "scale paper is the paper's own protocol"),
