@@ -51,8 +51,6 @@ NOTES: tuple[str, ...] = (
     f"Δ is {TOLERANCE:g} percentage points, or one test image if that is more. Of a relative gain "
     f"it is {TOLERANCE:g} % of the accuracy that is gained on, for that is its unit. Other units "
     "(rounds, traffic, time) have no Δ: there is no *agrees* and no *close*.",
-    "The error of d has four parts, added in variance: our seeds, the paper's trials, and on both "
-    "sides the draw of the test images. Degrees of freedom are Welch's and Satterthwaite's.",
     "The paper's spread is its printed standard deviation over trials, where that is usable; else "
     "ours stands for it, over the paper's number of trials. FedPall's ablations are one trial.",
     "One seed has no spread, and two seeds show it poorly. Such cells take the spread pooled over "
@@ -60,12 +58,10 @@ NOTES: tuple[str, ...] = (
     f"{ENOUGH} degrees of freedom, rows at scale reduced are added, for accuracies only: traffic "
     "depends on the network's size, and rounds on its speed of learning. A cell of one seed says "
     "one run.",
-    "Our part for the test images: for each image, the share of our seeds that classify it "
-    "correctly; the variance of these shares over the images, divided by their number N. Without "
-    "stored predictions it is p(1-p)/N, which is more for several seeds. The paper's is "
-    "p(1-p)/N with p from the printed accuracy and N from our test images, for the protocol fixes "
-    "N; of an average, it adds up those of the printed domains (with the average as p where they "
-    "are not printed). Where a split gives everyone the same test images there is none.",
+    "Without stored predictions our part for the test images is p(1-p)/N, which is more for "
+    "several seeds. The paper's N is that of our test images, for the protocol fixes it. Of an "
+    "average, its part adds up those of the printed domains (with the average as p where they are "
+    "not printed).",
     "Which images a client trains on is drawn once for all our seeds, and a paper's draw is seldom "
     "known. That spread is in no interval; FedAPC's page of results has an example.",
     "A gain of one row over another takes both rows' hits on the same image together, a relative "

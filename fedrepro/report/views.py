@@ -1,5 +1,6 @@
 """Views of results, live or recorded, for notebooks and pages; one line where there are none."""
 
+import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
@@ -79,10 +80,16 @@ def table(found: Results, experiment: str) -> Html:
         printed = markup.folded(f"{PRINTED} ({caption})", shown.html)
         return Html(first + nothing().html + printed, NOTHING)
     text = first + undecided(found, experiment) + shown.html + ledger.each_rule(found, experiment)
+    text += _how(spec.note)
     if spec.table and all(section.bare for section in markup.sections(rows)):
         printed = verdicts.build_table(paper, spec.table, [])
         text += markup.folded(PRINTED, markup.beside_table(printed, caption).html)
     return Html(text, shown.summary)
+
+
+def _how(note: str) -> str:
+    text = re.sub("`(.+?)`", r"<code>\1</code>", escape(note))
+    return markup.folded("How this is run", f"<p>{text}</p>\n") if note else ""
 
 
 def undecided(found: Results, experiment: str) -> str:
@@ -229,12 +236,12 @@ def _drawn(
     found: Results, experiment: str, dataset: str, rows: Any, draw: Draw, **how: Any
 ) -> Shown:
     """A picture with the caption of its experiment; one line if there is nothing to draw. What
-    decides nothing is said above it where no table says so."""
+    decides nothing, and how it is run, are said above it where no table says so."""
     if not len(rows):
         return nothing()
     spec, here = found.paper.experiment(experiment), found.where(dataset=dataset)
-    if not spec.table and (said := undecided(here, experiment)):
-        show([Html(said, "rows that decide nothing")])
+    if not spec.table and (said := undecided(here, experiment) + _how(spec.note)):
+        show([Html(said, "how this is run")])
     picture = draw(rows, **how)
     picture.caption = f"{found.paper.short}, {experiment}: {spec.caption}; on {dataset}"
     return picture

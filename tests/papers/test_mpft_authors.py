@@ -68,5 +68,11 @@ def test_the_files_stand_beside_printed_cells_also_without_runs():
 
 
 def test_a_table_that_was_run_on_other_data_keeps_its_printed_numbers():
-    rules, printed = views.table(recorded("mpft"), "table-2-mixed-0.3").html.split("<details>")[1:]
-    assert "each score rule" in rules and views.PRINTED in printed and "0.797" in printed
+    html = views.table(recorded("mpft"), "table-2-mixed-0.3").html
+    rules, how, printed = html.split("<details>")[1:]
+    assert (
+        "each score rule" in rules
+        and "Run on PACS" in how
+        and views.PRINTED in printed
+        and "0.797" in printed
+    )

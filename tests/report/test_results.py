@@ -226,7 +226,9 @@ def test_adaptation_in_and_out_of_domain(monkeypatch):
     arms = {"no adaptation": 0.5, "weight 0, 1 images": 0.6, "weight 0, 4 images": 0.7}
     found = made("figure-4", arms, "mpft", "pacs", columns=("out of domain", "in domain"))
     last = views.in_and_out(found, "figure-4", "pacs", "images", "no adaptation")
-    labels = [picture.axes[0].get_ylabel() for picture in [*shown, last]]
+    how, _, first = shown
+    assert "The paper's figure is on DomainNet" in unescape(how.html)
+    labels = [picture.axes[0].get_ylabel() for picture in (first, last)]
     assert labels == ["accuracy out of domain (fraction)", "accuracy in domain (fraction)"]
     assert {"1 images", "4 images", "no adaptation", "weight 0"} <= set(words(last))
     means = [line.get_ydata() for line in last.axes[0].lines if len(line.get_xdata()) == 2]
