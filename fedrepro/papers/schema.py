@@ -240,7 +240,7 @@ class Experiment(_Spec):
     dataset: str
     caption: str
     kind: str
-    state: Literal["runs", "blocked"]
+    state: Literal["runs", "blocked"] = "runs"
     reason: str = ""
     note: str = ""
     table: str | None = None
