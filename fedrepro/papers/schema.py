@@ -154,8 +154,8 @@ class Comparison(_Spec):
 
 class Claim(_Spec):
     """A claim of the paper, in our words, and its tests. main, short: a short form, of a main claim
-    or of another. experiments: where the paper shows it; tests: what answers it; untested: why
-    nothing does."""
+    or of another. experiments: where the paper shows it, if no test names that; tests: what answers
+    it; untested: why nothing does."""
 
     id: str
     main: str = ""

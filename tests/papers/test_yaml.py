@@ -46,7 +46,7 @@ def test_the_parts_of_a_paper_fit_together(name):
             assert one.row in paper.table(experiment.table or experiment.id).rows
     for claim in paper.claims:
         tested = [name for test in claim.tests for name in (test.experiment, test.against) if name]
-        assert claim.experiments and set(claim.experiments) | set(tested) <= set(ids)
+        assert (claim.experiments or tested) and {*claim.experiments, *tested} <= set(ids)
     assert {spec.protocol for spec in paper.datasets.values()} <= set(paper.protocols)
     assert set(paper.method_settings_on) <= set(paper.protocols)
 
