@@ -30,14 +30,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, Field, ValidationError
 
 from fedrepro.base import files
-from fedrepro.base.errors import (
-    Diverged,
-    FedReproError,
-    Missing,
-    first_mistake,
-    need,
-    one_line,
-)
+from fedrepro.base.errors import Diverged, FedReproError, Missing, first_mistake, need, one_line
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Scale
 from fedrepro.data import folders

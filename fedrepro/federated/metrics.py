@@ -239,14 +239,11 @@ def test_rows(number: int, subject: str, tests: Iterable[Test]) -> Iterator[Row]
 
 
 class Curve:
-    """The rows of a run."""
-
     def __init__(self, stop: EarlyStop | None) -> None:
         self.rows: list[Row] = []
         self._stop = stop
 
     def _means(self, measure: str, split: str) -> "pd.Series[float]":
-        """Means over domains by round."""
         read = [row for row in self.rows if row[1] == measure and row[4] == split]
         return _by_round(framed(read), split, measure)["avg"]  # nobody asks again: not kept
 

@@ -369,7 +369,6 @@ class Training:
     # Checkpoints.
 
     def state(self) -> dict[str, Tensor]:
-        """All tensors by flat names."""
         parts = {"server": self.server.state(), "predicted": self.predicted}
         parts |= {f"client/{client.index}": client.state() for client in self.clients}
         return flat(parts)

@@ -221,7 +221,6 @@ class PrototypeMessages:
         self.hold(server, *empty_table(server, server.classes))
 
     def hold(self, server: Server, prototypes: Tensor, present: Tensor) -> None:
-        """Store these at the server."""
         server.tensors |= dict(zip(HELD, (prototypes, present), strict=True))
 
     def download(self, server: Server, client: int) -> Message:

@@ -212,7 +212,6 @@ class Server:
         return {name: value.clone() for name, value in every.items()}
 
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
-        """Restore a checkpoint's tensors."""
         self.model = under(saved, "model/")
         self.tensors = under(saved, "tensors/")
         for name, module in self.modules.items():

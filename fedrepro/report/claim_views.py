@@ -308,7 +308,6 @@ def every() -> list[tuple[Paper, Answer]]:
 
 
 def main() -> list[tuple[Paper, Answer]]:
-    """The main ones."""
     return [(paper, one) for paper, one in every() if one.claim.main]
 
 

@@ -204,7 +204,6 @@ def _layer(mark: Any, encoding: Spec, *transform: Spec, clicked: str = "", **mor
 
 
 def _at(field: str, kind: str = "nominal", **more: Any) -> Spec:
-    """A channel."""
     return {"field": field, "type": kind, **more}
 
 

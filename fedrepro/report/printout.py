@@ -82,7 +82,6 @@ def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows of `published_cells` as text."""
     header, lines = ("paper", "table", "dataset", "method", "column"), []
     for row in rows:
         unit, sides = row["unit"], ("published", "ours")
@@ -103,7 +102,6 @@ def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def claim_lines(answers: Iterable[Answer]) -> str:
-    """What `fedrepro claims` prints."""
     lines = []
     for answer in answers:
         row = answer.row()

@@ -162,7 +162,6 @@ class Results:
         return Results(own, self._paper, scale or self._scale)
 
     def holding(self, experiment: str) -> list[Study]:
-        """The studies with an experiment."""
         return [study for study, names in self.studies if experiment in names]
 
     @property
