@@ -140,13 +140,15 @@ def read(path: Path) -> list[Run]:
 
 
 def _runs(entry: Entry) -> Iterator[Run]:
-    paper, _, dataset, scale = entry.place
-    for seed, name in itertools.product(entry.seeds, entry.methods or (None,)):
-        asked = Question(load(paper), dataset, scale, seed, name and (name,), entry.changes)
-        asked.chosen(entry.experiment)  # FedReproError: it has no such row
-        arms = asked.arms(entry.experiment)
-        need(arms, f"{entry.experiment} trains nothing; remove it")
-        for arm in arms:
+    paper, name, dataset, scale = entry.place
+    every = study(paper, dataset, scale, only=entry.methods, changes=entry.changes)
+    every.chosen(name)  # FedReproError: it has no such row
+    every.announce([name])  # FedReproError: a row cannot run
+    need(every.arms(name), f"{name} trains nothing; remove it")
+    for seed, row in itertools.product(entry.seeds, entry.methods or (None,)):
+        only = None if row is None else (row,)
+        asked = Question(load(paper), dataset, scale, seed, only, entry.changes)
+        for arm in asked.arms(name):
             for value, whole, tried in arm.trials():
                 own = seed if tried.seed is None else tried.seed
                 share = tried.protocol.rounds / whole.protocol.rounds
@@ -356,6 +358,8 @@ def _follow() -> None:
 def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
     torch.set_num_threads(1)
     asked, arm = run.study(runs, root, progress=told), run.arm
+    changed = "its method's file was changed since the campaign began; start the campaign again"
+    need(replace(run).key == run.key, changed)
     try:
         data = federation_of(arm.protocol.data, root)
     except Missing as error:

@@ -218,11 +218,14 @@ def campaign(
     Each run has a process with one thread and the lowest priority, and uses a GPU if there is one.
     If it was stopped or killed, the same command continues from the last checkpoints."""
     need(file != LIST or LIST.is_file(), f"no list {LIST}: {CLONE}, or name one with --file")
+    from fedrepro import papers
     from fedrepro.campaign import read, table, train  # torch comes with it
     from fedrepro.data.manifest import data_root
     from fedrepro.sweep import cores
 
     todo, jobs = read(file), jobs or cores()
+    named = {run.arm.method for run in todo} - papers.written()
+    need(named or not load, "--load adds no row by itself: name its methods in an entry")
     files.check_runs(runs := runs.expanduser().resolve())
     if root is not None:
         data_root(root)

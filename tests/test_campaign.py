@@ -86,11 +86,10 @@ def test_to_the_end_with_the_ids_of_a_sweep_and_then_all_is_done(tmp_path):
 
 def test_a_method_of_ones_own_is_a_row(tmp_path):
     own = tmp_path / "my_method.py"
-    own.write_text(
-        "import fedrepro.methods.api as fl\n\n\nclass Mine(fl.Method):\n    name = 'Mine'\n"
-        "    reference = 'me'\n\n    def client_loss(self, model, batch, received):\n"
-        "        return {'ce': fl.cross_entropy(model(batch.x).logits, batch.y)}\n"
+    code = (
+        "from fedrepro.methods.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    name = 'Mine'\n"
     )
+    own.write_text(code)
     write(tmp_path, {**SMOKE, "methods": ["Mine", "SOLO"]})
     line = ["-m", "fedrepro.cli", *words(tmp_path, "--load", str(own), "--jobs", "1")]
     done = subprocess.run([sys.executable, *line], capture_output=True, text=True, check=True)
@@ -169,6 +168,10 @@ def test_one_campaign_a_folder(tmp_path):
     [
         ({"paper": "adcoll"}, "no paper 'adcoll'; choose from adcol"),
         ({"methods": ["FedAVG"]}, "no method or row of ADCOL 'FedAVG'; choose from FedAvg"),
+        ({"methods": [""]}, "no method or row of ADCOL ''"),
+        ({"methods": ["MPFT"]}, "MPFT works on embeddings"),
+        ({"experiment": "figure-7", "methods": ["FedAvg, E=1", "FedAvg, E=2"],
+          "changes": {"local_epochs": 3}}, "rows of ADCOL figure-7 would be one run"),
         ({"experiment": "table-3-sizes"}, "table-3-sizes trains nothing"),
         ({"experiment": "table-4", "dataset": "office10", "scale": "paper",
           "changes": {"rounds": 2}}, "scale paper is the paper's own protocol"),

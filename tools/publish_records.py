@@ -116,7 +116,8 @@ def publish(runs: Path, records: Path = RECORDS) -> str:
     unused = (trained | keys(runs)) - used_in(records)
     with tempfile.TemporaryDirectory() as place:
         root = Path(place) / "records"
-        shutil.copytree(runs, root)
+        # What a campaign that still trains there may remove at any time.
+        shutil.copytree(runs, root, ignore=shutil.ignore_patterns("campaign", "*.part", "*.lock"))
         pack(root)
         must_be_whole(root)  # before: joined files get new hashes
         packed = len(files.read_lines(root / INDEX))

@@ -63,6 +63,7 @@ class Asked:
     seed: int = 0
     runs: Path = RUNS
     root: Path | None = None
+    diverged: Sequence[tuple[Arm, Diverged]] = ()
 
     @property
     def dataset(self) -> str:
@@ -149,12 +150,12 @@ def get(kind: str) -> Quantity:
 Row = dict[str, Any]
 
 
-def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[Row]:
+def cells(asked: Asked) -> list[Row]:
     """Rows with keys table, method, column, value, standin, caveats, alternative, alone (nothing
-    travelled, so no other's stand-in touches it), counted and given (`Quantity`), subset, past (of
-    a `Result`); of accuracies at scale paper also one_image, what one test image moves it by, and
-    parts: each run it follows from, after what its accuracy (0 to 1) counts, in column `of` if not
-    the printed one. A diverged arm has no value but a reason in each column that its row lacks."""
+    travelled, so no other's stand-in touches it), counted, given (`Quantity`), subset, past; of
+    accuracies at scale paper one_image, what one test image moves it by, and parts: each run it
+    follows from, after what its accuracy (0 to 1) counts, in column `of` if not the printed one. A
+    diverged arm has no value but a reason in each column that its row lacks."""
     kind = get(asked.experiment.kind)
     plain: Row = {"table": asked.experiment.id, "counted": kind.counted, "given": kind.given}
     plain |= dict.fromkeys(("standin", "alternative", "subset", "past", "alone"), False)
@@ -180,7 +181,7 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
         rows.append(row)
     columns = list(dict.fromkeys(row["column"] for row in rows))
     had = {(row["method"], row["column"]) for row in rows}  # of arms that share a row
-    for arm, end in diverged if kind.per_arm else ():
+    for arm, end in asked.diverged if kind.per_arm else ():
         known: Row = {"method": arm.row or arm.label, "alternative": arm.alternative}
         known |= {"value": None, "caveats": [f"seed {end.seed} diverged in round {end.round}"]}
         every = [arm.column] if arm.column else columns
@@ -200,9 +201,8 @@ def runs_of(results: Sequence[Result], method: str, column: str) -> list[Result]
 def tested_images(record: Record) -> dict[str, int]:
     """Number of test images by domain."""
     found: Counter[str] = Counter()
-    for row in record.data["counts"]:
-        if row["split"] == "test":
-            found[row["domain"]] += row["images"]
+    for row in (one for one in record.data["counts"] if one["split"] == "test"):
+        found[row["domain"]] += row["images"]
     return dict(found)
 
 
@@ -381,7 +381,7 @@ class Study(Question):
         own = list(filter(None, [self.paper.dataset(self.dataset).caveat]))
         asked = self._asked(experiment, results)
         spec = asked.experiment.model_copy(update={"kind": kind or asked.experiment.kind})
-        rows = cells(replace(asked, experiment=spec), diverged)
+        rows = cells(replace(asked, experiment=spec, diverged=diverged))
         return [common | row | {"caveats": [*row["caveats"], *own]} for row in rows]
 
 

@@ -64,12 +64,17 @@ def reached(asked: Asked) -> Values:
 def pace(asked: Asked) -> Values:
     """How fast and how steadily the mean accuracy rises. ``rounds``: to the lowest final one of all
     printed rows (the rule of ADCOL, Table 2). ``swing``: the mean change from one round to the next
-    in points, in the last half of the rounds that all rows have. Nothing if a row is missing."""
+    in points, in the last half of the rounds that all rows have. Nothing if a row is missing, no
+    number if one diverged."""
     printed = {
         arm.label for arm in asked.paper.arm_specs(asked.experiment.id) if not arm.alternative
     }
     rows = [one for one in asked.results if one.label in printed]
-    if len(rows) < len(printed):
+    lost = printed.intersection(arm.label for arm, _ in asked.diverged)
+    if len(rows) + len(lost) < len(printed):
+        return
+    if lost:
+        yield from product([one.label for one in rows], ("rounds", "swing"), [None])
         return
     target = min(asked.scores(one)["avg"] for one in rows)
     means = {one.label: metrics.accuracies(one.record.curve)["avg"] for one in rows}

@@ -56,7 +56,8 @@ NOTES = (
     "The second is that of the test images, which all seeds share. It is computed image by image "
     "from the recorded predictions. If a row kept none, it is p(1-p)/N of each row, as if each row "
     "had its own images. A part of it is in the spread over seeds, too, so intervals are a "
-    "little too wide. Leakage, counts and ratios have the first error alone.",
+    "little too wide. Leakage, counts, ratios, rounds and the change from round to round have the "
+    "first error alone.",
     "An answer is one-sided, so it can stand beside a two-sided interval that has the margin in "
     "it. Where a row has more than three seeds, the others were added because three left a claim "
     "open. Such a second look makes a wrong answer more likely than 5 %.",
@@ -70,7 +71,8 @@ NOTES = (
     "adds is the rise of a straight line through the last half, as the mean over seeds. A run that "
     "the protocol's own rule ended early is complete, so it does not count as rising.",
     "A row that still rises, or has earlier settings, or no number for some seed, or was not run, "
-    "leaves open the differences that it is part of, not the others. One difference is enough to "
+    "leaves open the differences that it is part of, not the others; of *faster* and *steadier*, "
+    "which measure each row by all, every one. One difference is enough to "
     "contradict a claim; a claim holds only if all its differences can answer.",
     "An open claim that has runs says which lead such runs would show with 80 % probability. Where "
     "the curves are flat it says whether the printed lead lies outside our 95 % interval, and how "
@@ -199,7 +201,8 @@ def _part(name: str, part: Part) -> Iterator[str]:
     if not part.differences:
         return
     for experiment, row in dict.fromkeys([(part.test.experiment, part.test.better), *rows]):
-        table, column = paper.experiment(experiment).table, part.weakest.column
+        table = paper.experiment(experiment).table
+        column = "avg" if part.test.kind else part.weakest.column
         shown = paper.column(table, column) if table else None
         cell = part.dataset, part.scale, row, shown or column
         if runs := recorded(name).links(experiment).get(cell):

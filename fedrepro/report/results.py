@@ -74,10 +74,18 @@ class Kept(Study):
         _keep_answers(self, "cells", "asked", "_read")
 
     def cells(self, experiment: str, kind: str = "") -> list[dict[str, Any]]:
-        if experiment not in self.scraps["counted"]:
+        if kind or experiment not in self.scraps["counted"]:
             return super().cells(experiment, kind)
         alike = self.scraps["counted"][experiment]
         return [dict(zip(OWN, own, strict=True)) | rest for rest, rows in alike for own in rows]
+
+    def _written(self, experiment: str) -> list[Arm]:
+        """Also of methods that had a row of their own, as `only` gave it to them."""
+        labels = {spec.label for spec in self.paper.arm_specs(experiment)}
+        ran = dict.fromkeys(label for _, name, label in self.scraps["runs"] if name == experiment)
+        more = [label for label in ran if label not in labels]
+        also = [label for label in more if label in papers.known_methods(more)]
+        return self.paper.arms(experiment, self.dataset, self.scale, also)
 
     def _ended(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
         """Without a row of earlier settings if a study beside has today's, or newer ones: no mean

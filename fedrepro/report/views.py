@@ -27,7 +27,6 @@ Draw = Callable[..., Picture]
 
 
 def show(things: Iterable[Any]) -> None:
-    """Display several things in one cell, in order."""
     display(*things)
 
 
@@ -80,16 +79,16 @@ def table(found: Results, experiment: str) -> Html:
         printed = markup.folded(f"{PRINTED} ({caption})", shown.html)
         return Html(first + nothing().html + printed, NOTHING)
     text = first + undecided(found, experiment) + shown.html + ledger.each_rule(found, experiment)
-    text += _how(spec.note)
+    text += _how(spec)
     if spec.table and all(section.bare for section in markup.sections(rows)):
         printed = verdicts.build_table(paper, spec.table, [])
         text += markup.folded(PRINTED, markup.beside_table(printed, caption).html)
     return Html(text, shown.summary)
 
 
-def _how(note: str) -> str:
-    text = re.sub("`(.+?)`", r"<code>\1</code>", escape(note))
-    return markup.folded("How this is run", f"<p>{text}</p>\n") if note else ""
+def _how(spec: Any) -> str:
+    text = re.sub("`(.+?)`", r"<code>\1</code>", escape(spec.note))
+    return markup.folded(f"How {spec.id} is run", f"<p>{text}</p>\n") if text else ""
 
 
 def undecided(found: Results, experiment: str) -> str:
@@ -240,7 +239,8 @@ def _drawn(
     if not len(rows):
         return nothing()
     spec, here = found.paper.experiment(experiment), found.where(dataset=dataset)
-    if not spec.table and (said := undecided(here, experiment) + _how(spec.note)):
+    said = undecided(here, experiment) + _how(spec)
+    if how.pop("say", True) and said and not spec.table:
         show([Html(said, "how this is run")])
     picture = draw(rows, **how)
     picture.caption = f"{found.paper.short}, {experiment}: {spec.caption}; on {dataset}"
@@ -265,7 +265,7 @@ def in_and_out(
 ) -> Any:
     """Accuracy out of and in the clients' domains against a varied setting, one picture each.
     reference: an arm without the setting, drawn as a horizontal line."""
-    pictures = []
+    pictures: list[Shown] = []
     for column in ("out of domain", "in domain"):
         rows = _values(found, experiment, dataset, column)
         rows["label"] = rows.label.str.replace(r"^(\w+) ([\d.]+)$", r"\1=\2", regex=True)
@@ -274,7 +274,7 @@ def in_and_out(
         lines = [level.assign(label=f"{reference}, {place}") for place in places if len(level)]
         if len(rows):
             frame = pd.concat([*lines, rows], ignore_index=True)
-            how = {"xlabel": xlabel, "ylabel": f"accuracy {column} (fraction)"}
+            how = {"xlabel": xlabel, "ylabel": f"accuracy {column} (fraction)", "say": not pictures}
             pictures.append(_drawn(found, experiment, dataset, frame, figures.sweep, **how))
     return _last(pictures)
 

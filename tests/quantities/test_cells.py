@@ -48,7 +48,7 @@ def last(label: str, *accuracies: float, **arm: Any) -> Any:
 
 def found(paper: Any, name: str, *runs: Any, dataset: str = "digits5", lost: Any = ()) -> Any:
     asked = Asked(paper, paper.experiment(name), paper.protocol(dataset, "reduced"), runs)
-    return cells(asked, lost)
+    return cells(replace(asked, diverged=lost))
 
 
 def values(*args: Any, **more: Any) -> dict[tuple[str, str], Any]:
@@ -88,6 +88,9 @@ def test_pace_is_counted_to_the_lowest_end_and_swings_in_rounds_that_all_have():
     assert pace["Ours", "rounds"] == 5 and pace["Ours w/o EMA", "rounds"] == 4  # 46.4 %
     assert pace["Ours", "swing"] == 10 and pace["Ours w/o EMA", "swing"] == 4
     assert not cells(replace(asked, results=[ours]))
+    end = SimpleNamespace(label=plain.label, **vars(plain.arm)), Diverged("", seed=2, round=7)
+    lost = cells(replace(asked, results=[ours], diverged=[end]))
+    assert len(lost) == 4 and {row["value"] for row in lost} == {None}
 
 
 def test_each_target_fills_its_own_column():

@@ -64,7 +64,7 @@ def test_a_study_comes_back_from_what_its_notebook_glued(tmp_path, monkeypatch):
     """Live, from the notebook, and from the lines that are kept of it: the same cells."""
     glued: dict[str, Any] = {}
     monkeypatch.setattr("scrapbook.glue", lambda name, value: glued.update({name: value}))
-    only, changes = ["SOLO", "FedAvg"], {"rounds": 1}
+    only, changes = ["SOLO", "FedAvg", "FedProto"], {"rounds": 1}  # FedProto has a row of its own
     live = study("adcol", "minidigits", "smoke", 0, only=only, changes=changes, runs_dir=tmp_path)
     chosen = ["table-1", "prose-communication-example"]
     results.glue_study(live, chosen)
@@ -226,7 +226,7 @@ def test_adaptation_in_and_out_of_domain(monkeypatch):
     arms = {"no adaptation": 0.5, "weight 0, 1 images": 0.6, "weight 0, 4 images": 0.7}
     found = made("figure-4", arms, "mpft", "pacs", columns=("out of domain", "in domain"))
     last = views.in_and_out(found, "figure-4", "pacs", "images", "no adaptation")
-    how, _, first = shown
+    how, first = shown
     assert "The paper's figure is on DomainNet" in unescape(how.html)
     labels = [picture.axes[0].get_ylabel() for picture in (first, last)]
     assert labels == ["accuracy out of domain (fraction)", "accuracy in domain (fraction)"]
