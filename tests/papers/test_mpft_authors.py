@@ -72,7 +72,7 @@ def test_a_table_that_was_run_on_other_data_keeps_its_printed_numbers():
     rules, how, printed = html.split("<details>")[1:]
     assert (
         "each score rule" in rules
-        and "Run on PACS" in how
+        and "runs are on PACS" in how
         and views.PRINTED in printed
         and "0.797" in printed
     )
