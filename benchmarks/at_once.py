@@ -29,7 +29,7 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.fedavg import FedAvg
 
-# Images of a client, their side in pixels, and a batch: about a second a round on two cores.
+# Images of a client, their side in pixels, and a batch: about a second per round on two cores.
 WORK = {
     "small-cnn": (400, 28, 32),
     "narrow-resnet": (200, 32, 32),

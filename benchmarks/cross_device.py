@@ -4,7 +4,7 @@
     python benchmarks/cross_device.py --python-pfl P --python-flower F --rounds 20 --repeat 5
     python benchmarks/cross_device.py --device cuda --engine fused --rounds 1500 --peers none
 
-1,000 users with 50 images of 32x32 pixels each, 50 users a round, batches of 10, a network of two
+1,000 users with 50 images of 32x32 pixels each, 50 users per round, batches of 10, a network of two
 convolutions: the set-up of pfl-research's CIFAR10 benchmark. Each side trains in a process of its
 own, one round to warm up and then the timed ones; the sides take turns. See README.md.
 """

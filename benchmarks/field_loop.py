@@ -51,7 +51,7 @@ class PictureSet(Dataset[tuple[Tensor, int]]):
 
 
 class LibraryOrder:
-    """A batch sampler in the library's order: `epochs` passes a round, each round from its own
+    """A batch sampler in the library's order: `epochs` passes per round, each round from its own
     stream."""
 
     def __init__(

@@ -135,7 +135,7 @@ def check(method: str, device: str, what: str) -> dict[str, Any]:
     return {"gap": worst, "limit": TOLERANCE, "same_bits": same, "ok": ok}
 
 
-# Seconds a round.
+# Seconds per round.
 
 
 def timed(case: Case, device: torch.device) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Growth: seconds a round and peak memory against clients, parameters and pixels of an image.
+"""Growth: seconds per round and peak memory against clients, parameters and pixels of an image.
 
     python benchmarks/growth.py [--axis clients parameters pixels] [--engine reference|fused] ...
 

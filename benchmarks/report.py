@@ -274,12 +274,12 @@ def cross_device_rows(file: File) -> list[dict[str, str]]:
         rows.append(
             {
                 "side": _side(side, file),
-                "seconds a round": spread(each, 3) if "error" not in found else found["error"],
+                "seconds per round": spread(each, 3) if "error" not in found else found["error"],
                 "time, peer / library": "{median:.2f} ({min:.2f} to {max:.2f})".format(**ratio)
                 if ratio
                 else "–",
                 "protocol": f"{asked['users']} users of {asked['images']} images, "
-                f"{asked['size']} px, {asked['cohort']} a round, batches of {asked['batch']}, "
+                f"{asked['size']} px, {asked['cohort']} per round, batches of {asked['batch']}, "
                 f"rounds: {asked['rounds']}, repeats: {len(each)}",
                 "machine": machine(call(file)),
             }
@@ -307,7 +307,7 @@ def gpu_rows(file: File) -> list[dict[str, str]]:
     return [
         {
             "shape / method / engine": name,
-            "seconds a round": "{median:.3f} ({min:.3f} to {max:.3f})".format(**seconds),
+            "seconds per round": "{median:.3f} ({min:.3f} to {max:.3f})".format(**seconds),
             "rounds": str(len(seconds["all"])),
             "machine": machine(call(file)),
         }

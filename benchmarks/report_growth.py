@@ -28,7 +28,7 @@ from fedrepro.report.picture import (
 from fedrepro.report.tables import Html
 
 AXES = {"clients": "clients", "parameters": "trainable parameters", "pixels": "pixels of an image"}
-MEASURES = {"seconds": "seconds a round", "mib": "memory (MiB)"}
+MEASURES = {"seconds": "seconds per round", "mib": "memory (MiB)"}
 PHASES = {"train": "training", "messages": "messages", "server": "server", "evaluate": "tests"}
 
 
@@ -143,7 +143,7 @@ def phase_slopes(axis: str) -> Html:
 
 
 def growth(axis: str) -> Picture | Html:
-    """Seconds a round and memory on one axis, a picture a stored measurement."""
+    """Seconds per round and memory on one axis, a picture a stored measurement."""
     files = stored(f"growth-{axis}-*.json").values()
     return each((growth_picture(file), _growth_protocol(file)) for file in files)
 
@@ -166,7 +166,7 @@ def _growth_protocol(file: File) -> Html:
 
 
 def growth_picture(file: File) -> Picture:
-    """Two panels over one axis: seconds a round, and memory beyond what every training takes."""
+    """Two panels over one axis: seconds per round, and memory beyond what every training takes."""
     frame = growth_frame(file)
     figure, axes = picture(6.4, 2, sharex=True)
     for ax, (measure, name) in zip(axes[:, 0], MEASURES.items(), strict=True):

@@ -1,4 +1,4 @@
-"""Seconds a round and peak memory: the library's rounds against a plain loop (field_loop.py).
+"""Seconds per round and peak memory: the library's rounds against a plain loop (field_loop.py).
 
     python benchmarks/rounds.py [--model digit-cnn] [--device cpu|cuda] [--repeat 5] ...
 
@@ -114,7 +114,7 @@ def made(size: int, clients: Sequence[ClientData], tests: int | dict[str, Sample
     return Federation("made", size, classes, tuple(tests), tuple(clients), tests)
 
 
-# Both sides, behind one form: losses by round, seconds a round.
+# Both sides, behind one form: losses by round, seconds per round.
 
 
 class Ticks(Silent):
@@ -291,7 +291,7 @@ def add_work(plan: argparse.ArgumentParser, images: int = Settings.images) -> No
     plan.add_argument("--images", type=entry.count, default=images, help="of a client, to train on")
     plan.add_argument("--size", type=entry.count, default=28, help="pixels")
     plan.add_argument("--batch", type=entry.count, default=64)
-    plan.add_argument("--epochs", type=entry.count, default=1, help="local epochs a round")
+    plan.add_argument("--epochs", type=entry.count, default=1, help="local epochs per round")
     plan.add_argument("--repeat", type=entry.count, default=5)
     plan.add_argument("--threads", type=entry.count, default=os.cpu_count() or 1)
     plan.add_argument("--seed", type=int, default=0)

@@ -37,7 +37,7 @@ from fedrepro.data import folders
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Question, load
 from fedrepro.quantities.base import Study, get, study
-from fedrepro.quantities.costs import pflop
+from fedrepro.quantities.costs import pflop, pflop_unread
 from fedrepro.records import Store, federation_of
 from fedrepro.records.packed import holds
 from fedrepro.report.text import aligned
@@ -182,9 +182,12 @@ def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     said = [status(run, folder) for run in runs]
     data = [run.arm.protocol.data.model_dump_json() for run in runs]
     read = {spec: one["data"] for spec, one in zip(data, said, strict=True) if "data" in one}
-    # PFLOP: counted where a run has read the same data, else as listed; NaN: not known.
+    # PFLOP: counted where a run has read the same data or their number is stated, else as listed;
+    # NaN: not known.
     counted = [
-        pflop(run.arm.protocol, *read[spec]) if spec in read else run.pflop
+        pflop(run.arm.protocol, *read[spec])
+        if spec in read
+        else pflop_unread(run.arm.protocol, ()) or run.pflop
         for run, spec in zip(runs, data, strict=True)
     ]
     frame, sizes = pd.DataFrame(said), pd.Series(counted, dtype=float)

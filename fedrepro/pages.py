@@ -56,7 +56,8 @@ OWN = Path("book/own")  # where a user's own notebooks go in the copy
 # What a page can include: the text, and code, drawings and tables as they are.
 COPIED = (
     *("_config.yml", "book/**/*", "notebooks/**/*", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
-    *("fedrepro/methods/*.py", "fedrepro/papers/*.svg", "benchmarks/results/*.md"),
+    *("fedrepro/methods/*.py", "fedrepro/extras/*.py", "fedrepro/papers/*.svg"),
+    "benchmarks/results/*.md",
 )
 MAIN_CLAIMS = "main_claims.md"
 NOTEBOOKS = "notebooks.md"  # the list of the recorded ones

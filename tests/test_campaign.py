@@ -85,11 +85,10 @@ def test_to_the_end_with_the_ids_of_a_sweep_and_then_all_is_done(tmp_path):
 
 
 def test_a_method_of_ones_own_is_a_row(tmp_path):
-    own = tmp_path / "my_method.py"
     code = (
         "from fedrepro.methods.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    name = 'Mine'\n"
     )
-    own.write_text(code)
+    (own := tmp_path / "my_method.py").write_text(code)
     write(tmp_path, {**SMOKE, "methods": ["Mine", "SOLO"]})
     line = ["-m", "fedrepro.cli", *words(tmp_path, "--load", str(own), "--jobs", "1")]
     done = subprocess.run([sys.executable, *line], capture_output=True, text=True, check=True)

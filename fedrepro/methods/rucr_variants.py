@@ -27,7 +27,7 @@ class RUCRVariants(RUCR):
     )
     rectify_steps: int | None = fl.hyper(
         None,
-        "batches of mixtures in such an epoch; None: one mixture an image. FedPall code: 50 for "
+        "batches of mixtures in such an epoch; None: one mixture per image. FedPall code: 50 for "
         "each class, in batches of the protocol's size",
         "code",
         (8,),

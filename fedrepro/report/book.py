@@ -61,7 +61,7 @@ def page(name: str) -> str:
         page = paper.name if paper.name == papers.COMMON else f"{paper.name}_results"
         used += [f"- [{paper.short}](../../results/{page}.ipynb): {', '.join(own)}."] if own else []
     prose = "\n\n".join(inspect.cleandoc(layer.__doc__ or "") for layer in cls.layers())
-    sources = [f"`{layer.__module__.replace('.', '/')}.py`" for layer in cls.layers()]
+    sources = [f"{layer.__module__.replace('.', '/')}.py" for layer in cls.layers()]
     parts = [
         f"# {name}\n",
         f"{prose} {{cite}}`{cls.reference}`\n",
@@ -76,9 +76,17 @@ def page(name: str) -> str:
         "\n## Where it is used\n",
         *(used or ["In no table."]),
         "\n## Its code\n",
-        f"{', '.join(sources)}, version {cls.version}.\n",
+        f"Version {cls.version}.\n",
+        *map(_code, sources),
     ]
     return "\n".join(parts)
+
+
+def _code(file: str) -> str:
+    if (stem := Path(file).stem) in papers.names():
+        return f"`{file}` is shown [with the method](../../{stem}/method.md).\n"
+    how = f":language: python\n:linenos:\n:caption: {file}"
+    return f"```{{literalinclude}} ../../../{file}\n{how}\n```\n"
 
 
 def _messages(cls: type[Method]) -> str:

@@ -58,7 +58,7 @@ def test_sides_take_turns_and_what_is_stored_is_shown(tmp_path, monkeypatch, cap
     held = json.loads(path.read_text())
     assert held["ratios"] == {"field": {"median": 1.5, "min": 0.75, "max": 3.0}}  # the gain
     library, field = capsys.readouterr().out.splitlines()
-    assert library.startswith("side: library (reference, float32), seconds a round: 2.000 (")
+    assert library.startswith("side: library (reference, float32), seconds per round: 2.000 (")
     assert "1.50 (0.75 to 3.00)" in field
 
 
