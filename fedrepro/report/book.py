@@ -110,7 +110,7 @@ def _messages(cls: type[Method]) -> str:
         f"Counted in the second round of {CLIENTS} clients with {IMAGES} generated images of "
         f"{SIZE} pixels and {CLASSES} classes each, network `{MODEL}` ({size:,} parameters), "
         f"fields at their defaults. Per client and round:\n\n{table}\n"
-        f"What is tested ({' and '.join(training.evaluated)}): {tested}.\n"
+        f"What is tested: {tested}.\n"
     )
 
 

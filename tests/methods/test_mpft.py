@@ -13,7 +13,7 @@ from fedrepro.federated import metrics
 from fedrepro.methods.base import Phase, Upload
 from fedrepro.methods.mpft import MPFT
 from tests import embedded, toys
-from tests.engine.test_fused import assert_same_run
+from tests.engine.test_stacked import assert_same_run
 from tests.methods.test_methods import record_messages
 
 RANDOM = {"prototypes": "random", "rate": 0.3}
