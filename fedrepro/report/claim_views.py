@@ -90,7 +90,6 @@ NOTES = (
 
 
 def rules() -> Html:
-    """When a claim holds, is contradicted or stays open."""
     return prose(("answer", "when"), RULES, "the answers a claim can have")
 
 
@@ -112,7 +111,7 @@ def answers(found: Results) -> Html:
     for one in of_recorded(found.paper.name):
         link = _link(CLAIMS, one, badge(one.verdict, shown=one.answer))
         rows[escape(one.claim.claim)] = escape(one.claim.where), link
-    return _table(found.paper, rows)
+    return _table(found.paper.short, rows)
 
 
 def _link(page: str, one: Answer, text: str) -> str:
@@ -120,18 +119,19 @@ def _link(page: str, one: Answer, text: str) -> str:
 
 
 def at_scale_paper() -> Html:
-    """The claims that runs at scale paper speak to: the lead that supports a claim least there, the
-    printed one, and the claim's answer. What is only counted is left out."""
-    rows = []
+    """The claims that runs at scale paper speak to, each with its answer and the lead that supports
+    it least there. What is only counted is left out."""
+    rows = {}
     for paper, one in every():
         own = [p if p.scale == "paper" else p.larger for p in one.parts]
         for part in leads([p for p in own if p and not all(d.exact for d in p.differences)]):
             printed, ours = _words(paper, part)
             ours += f"; {part.weakest.runs}" * (len(part.weakest.gaps) > 1)
+            ours += f"; printed {printed}" * bool(printed)
             said = f"{paper.short}: {one.claim.main or one.claim.short or one.claim.claim}"
-            rows.append((said, printed, ours, one.answer))
-    head = ("claim", "printed", "ours at scale paper", "answer")
-    return prose(head, rows, f"{len(rows)} claims with runs at scale paper")
+            link = _link(CLAIMS, one, badge(one.verdict, shown=one.answer))
+            rows[escape(said)] = escape(one.claim.where), link, escape(ours)
+    return _table("all papers", rows)
 
 
 def shown(name: str) -> Html:
@@ -150,7 +150,7 @@ def shown(name: str) -> Html:
             badge(one.verdict, shown=one.answer),
             _lines(_brief(paper, one)) + (folded("Tests and runs", every) if tests else every),
         )
-    return _table(paper, rows)
+    return _table(paper.short, rows)
 
 
 def _brief(paper: Paper, one: Answer) -> Iterator[str]:
@@ -173,10 +173,10 @@ def _lines(texts: Iterable[str]) -> str:
     return "".join(f"<p>{text}</p>" for text in texts)
 
 
-def _table(paper: Paper, rows: Mapping[str, Sequence[str]]) -> Html:
+def _table(whose: str, rows: Mapping[str, Sequence[str]]) -> Html:
     """A table of HTML texts, one row per claim."""
     frame = pd.DataFrame(rows, HEAD[: max(map(len, rows.values()), default=0)]).T
-    label = f"claims of {paper.short} and answers"
+    label = f"claims of {whose} and answers"
     return Html(styled(frame.rename_axis(columns="claim"), "protocol prose claims", label), label)
 
 
