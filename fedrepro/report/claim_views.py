@@ -67,8 +67,8 @@ NOTES = (
     "adds is the rise of a straight line through the last half, as the mean over seeds. A run that "
     "the protocol's own rule ended early is complete, so it does not count as rising.",
     "A row that still rises, or has earlier settings, or no number for some seed, or was not run, "
-    "leaves open the differences that it is part of, not the others; of *faster* and *steadier*, "
-    "which measure each row by all, every one. One difference is enough to "
+    "leaves open the differences that it is part of, not the others; of *faster*, "
+    "which counts rounds to a level that all rows set, every one. One difference is enough to "
     "contradict a claim; a claim holds only if all its differences can answer.",
     "An open claim that has runs says which lead such runs would show with 80 % probability. Where "
     "the curves are flat it says whether the printed lead lies outside our 95 % interval, and how "

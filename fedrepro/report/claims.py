@@ -66,11 +66,11 @@ class Part:
 
     def decides(self, one: Difference) -> bool:
         """Whether a difference can answer: it is counted, or both its rows were run with today's
-        settings until their curves were flat, with two seeds or more. A test with a kind of its own
-        measures each row by all of them."""
+        settings until their curves were flat, with two seeds or more. Rounds are counted to a level
+        that all rows set."""
         late = {*self.rising, *self.past, *self.lost}
         rows = {self.test.better, *self.test.better.split(" vs "), one.other}
-        settled = not late if self.test.kind else rows.isdisjoint(late)
+        settled = not late if one.column == "rounds" else rows.isdisjoint(late)
         return settled and (one.exact or len(one.gaps) > 1)
 
     @property
