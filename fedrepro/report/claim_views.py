@@ -354,7 +354,7 @@ def main_claims(page: str, pictures: str) -> str:
 
 def _row(page: str, paper: Paper, one: Answer) -> tuple[str, ...]:
     found = ("", "", "", "not run")
-    if ran := leads(one.parts):
+    if ran := leads(one.deciding if one.verdict == "contradicted" else one.parts):
         part = max(ran, key=lambda part: part.weakest.weakness)
         scale = part.scale + ", counted" * all(d.exact for d in part.differences)
         found = (scale, dataset_name(part.dataset), *_words(paper, part))
