@@ -84,8 +84,8 @@ NOTES = (
     "evidence then gives the difference without it.",
     "Some tests can be made at scale paper alone: of traffic, as a small network has other bytes; "
     "of FedPall's leakage, whose estimate is too rough for few images; of ADCOL with one local "
-    "epoch, which the paper reads before its curves are flat. What is counted from the paper's own "
-    "networks and rounds, not trained, has no error.",
+    "epoch, which the paper reads before its curves are flat, and with privacy on a budget, whose "
+    "noise adds up over rounds. What is counted, not trained, has no error.",
 )
 
 
