@@ -141,9 +141,7 @@ def test_what_pages_say_of_recorded_tables():
     ends = ends.groupby(["label", "seed"]).avg.last().unstack()
     assert ends.loc["ADCOL, representations kept"].max() < ends.loc["FedAvg"].min()
     lost = digits.curves("table-16").pivot_table("avg", "round", "label").diff(axis=1).iloc[:, 1]
-    said(
-        "book/results/adcol_ablations.ipynb", f"is {lost[80]:.1f} poi", f"ends {lost[240]:.0f} poi"
-    )
+    said("book/results/adcol_ablations.ipynb", f"is {lost[80]:.1f} p", f"ends {lost[240]:.0f} p")
     pacs = numbers(recorded("fedpall"), "table-1-pacs", "pacs").avg.sort_values()
     assert {*pacs.index[6:]} == {"SingleSet", "FedBN", "FedProto", "ADCOL", "FedPall"}
     low, high = (f"{part.min():.0f} to {part.max():.0f} %" for part in (pacs[:6], pacs[6:]))
