@@ -44,7 +44,7 @@ class ADCOLVariants(ADCOL):
         None, "Sec. 5.1: clients'; FedPall code: 1e-5", "inferred", (1e-5,), later=True
     )
     keep_representations: bool = fl.hyper(
-        False, "Sec. B.5 does not say; FL-bench code: no", "code", (True,), later=True
+        False, "Sec. B.5 does not say; FL-bench's code does not", "code", (True,), later=True
     )
 
     def shares(self, tensor: fl.TensorInfo) -> bool:

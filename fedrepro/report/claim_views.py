@@ -126,9 +126,10 @@ def at_scale_paper() -> Html:
         own = [p if p.scale == "paper" else p.larger for p in one.parts]
         for part in leads([p for p in own if p and not all(d.exact for d in p.differences)]):
             printed, ours = _words(paper, part)
-            ours += f"; {part.weakest.runs}" * (len(part.weakest.gaps) > 1)
-            ours += f"; printed {printed}" * bool(printed)
-            said = f"{paper.short}: {one.claim.main or one.claim.short or one.claim.claim}"
+            seeds = f"; {part.weakest.runs}" * (len(part.weakest.gaps) > 1)
+            ours += seeds + f"; printed {printed}" * bool(printed)
+            what = one.claim.main or one.claim.short or one.claim.claim
+            said = f"{paper.short}, {dataset_name(part.dataset)}: {what}"
             link = _link(CLAIMS, one, badge(one.verdict, shown=one.answer))
             rows[escape(said)] = escape(one.claim.where), link, escape(ours)
     return _table("all papers", rows)
@@ -174,7 +175,6 @@ def _lines(texts: Iterable[str]) -> str:
 
 
 def _table(whose: str, rows: Mapping[str, Sequence[str]]) -> Html:
-    """A table of HTML texts, one row per claim."""
     frame = pd.DataFrame(rows, HEAD[: max(map(len, rows.values()), default=0)]).T
     label = f"claims of {whose} and answers"
     return Html(styled(frame.rename_axis(columns="claim"), "protocol prose claims", label), label)
