@@ -97,7 +97,7 @@ class Training:
     ) -> pd.DataFrame:
         """Train to the last round or the early stop; continue from a checkpoint if there is one.
         tell: receives each round's rows, and first those of the checkpoint.
-        Diverged: a client's loss is not finite; the rounds before it are kept."""
+        Diverged: a client's loss is not finite."""
         if checkpoint is not None and (found := checkpoint.load()) is not None:
             self.resume(*found)
         label = f"{progress.name or self.method.name} seed {self.seed}"

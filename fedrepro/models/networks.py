@@ -1,6 +1,7 @@
 """The networks: convolutional ones, plain or residual (built from torchvision's classes); MPFT's on
 embeddings; and discriminators, which predict which client features come from."""
 
+import inspect
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -12,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fedrepro.base._torchvision import load_torchvision
-from fedrepro.base.errors import need
-from fedrepro.models import FLModel, FrozenHead
+from fedrepro.base.errors import choices, need, one_of
+from fedrepro.models.base import FLModel, FrozenHead
 
 FASTEST = torch.channels_last  # saves 5 to 33 % of a training step on CPU cores
 # from this size on small-cnn's first convolution halves, narrow-resnet pools after it
@@ -243,3 +244,17 @@ class Panel(nn.Module):
         states = [newest.state_dict(), *(member.state_dict() for member in self.members)]
         for i in reversed(range(len(self.members))):
             self.members[i].load_state_dict(states[0] if first else states[i])
+
+
+def build_model(name: str, classes: int, size: int, **args: Any) -> FLModel:
+    """A fresh network of ``classes`` classes for images (b, 3, size, size) or embeddings (b, size).
+    Initial values come from torch's global generator; build inside ``rng.seeded_modules``.
+    FedReproError: unknown name, unknown or wrong argument."""
+    build = MODELS[one_of(name, MODELS, "network")]
+    known = [p for p in inspect.signature(build).parameters if p not in ("classes", "size")]
+    for key, value in args.items():
+        near = choices(key, known) or "none"
+        need(key in known, f"{name} has no argument {key!r}; it takes {near}")
+        whole = type(value) is int and value >= 1
+        need(whole, f"{name}: {key} = {value!r} must be a whole number of 1 or more")
+    return build(classes, size, **args)

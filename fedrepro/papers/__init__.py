@@ -20,11 +20,11 @@ from fedrepro.base.files import LOAD
 from fedrepro.base.protocol import DEVICES, Protocol, resolve_engine
 from fedrepro.data import folders
 from fedrepro.papers.paper import COMPARES, Arm, Paper
-from fedrepro.papers.schema import Claim, Comparison, Experiment, Table, Tuning, contradicts
+from fedrepro.papers.schema import Claim, Comparison, Experiment, Table, Tuning
 
 __all__ = [
     "COMMON", "COMPARES", "Arm", "Claim", "Comparison", "Experiment", "Paper", "Question", "Table",
-    "Tuning", "contradicts", "default_datasets", "experiments", "known_methods", "load", "names",
+    "Tuning", "default_datasets", "experiments", "known_methods", "load", "names",
     "read_paper",
 ]  # fmt: skip
 

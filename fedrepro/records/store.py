@@ -215,6 +215,7 @@ def _train(
     except Diverged as end:
         said = {"message": str(end), "seed": end.seed, "round": end.round}
         files.write_json(folder / DIVERGED, said)
+        checkpoint.path.unlink(missing_ok=True)  # it is as large as the network
         raise _diverged(folder) from None
     finally:
         if tracker is not None:

@@ -19,7 +19,7 @@ from fedrepro.report.claims import Answer, Part, Word, of_recorded
 from fedrepro.report.comparison import LEVEL
 from fedrepro.report.leaderboard import in_short
 from fedrepro.report.picture import Picture
-from fedrepro.report.results import FLAT, Results, recorded
+from fedrepro.report.results import Results, recorded
 from fedrepro.report.tables import MINUS, Html, badge, folded, prose, styled
 from fedrepro.report.text import dataset_name, markdown
 
@@ -38,64 +38,9 @@ RULES: tuple[tuple[Word, str], ...] = (
     ("open", "neither; or no run, one seed, earlier settings, or curves that are not flat yet"),
 )
 
-NOTES = (
-    "What is tested is the comparison that a claim's sentence names. Accuracies, leads and ratios "
-    "in it are the printed ones, unless it calls them a bound. Second readings of a method, which "
-    "have no row in the paper's table, are not among the rivals.",
-    "A difference has two errors, added in variance. The first is the spread of the paired "
-    "differences over seeds, pooled over the comparisons of the claim in one column, on one data "
-    "set at one scale. "
-    "K differences of n seeds each, all to one common row, correlate by one half: their pooled "
-    "spread has K(n-1) / (1 + (K-1)/4) degrees of freedom. Pooling assumes that all of them, also "
-    "those that cannot answer, scatter alike. So a decided test also has the interval of its "
-    "rival's own spread alone.",
-    "The second is that of the test images, which all seeds share. It is computed image by image "
-    "from the recorded predictions. If a row kept none, it is p(1-p)/N of each row, as if each row "
-    "had its own images. A part of it is in the spread over seeds, too, so intervals are a "
-    "little too wide. Leakage, counts, ratios, rounds and the change from round to round have the "
-    "first error alone.",
-    "An answer is one-sided, so it can stand beside a two-sided interval that has the margin in "
-    "it. Where a row has more than three seeds, the others were added because three left a claim "
-    "open. Such a second look makes a wrong answer more likely than 5 %.",
-    "The answer stands with its scale. At scale reduced it is about a small network, mostly less "
-    "training and the weights of the protocol page, not about the paper's own run.",
-    "A comparison with one seed answers nothing, even if others have more seeds. Two seeds with "
-    "equal differences answer nothing either. One seed at scale paper, or a table there that lacks "
-    "rows, stands beside the answer of scale reduced, with the spread of scale reduced.",
-    "A difference at scale reduced answers only where the curves of its two rows are flat: the "
-    f"last quarter of the rounds adds less than {FLAT:g} point of mean accuracy to each. What it "
-    "adds is the rise of a straight line through the last half, as the mean over seeds. A run that "
-    "the protocol's own rule ended early is complete, so it does not count as rising.",
-    "A row that still rises, or has earlier settings, or no number for some seed, or was not run, "
-    "leaves open the differences that it is part of, not the others; of *faster*, "
-    "which counts rounds to a level that all rows set, every one. One difference is enough to "
-    "contradict a claim; a claim holds only if all its differences can answer.",
-    "An open claim that has runs says which lead such runs would show with 80 % probability. Where "
-    "the curves are flat it says whether the printed lead lies outside our 95 % interval, and how "
-    "many seeds it takes to show it (or two points, if none is printed), in hours of one core. "
-    "Outside is no answer to a claim: at scale reduced a lead may have another size.",
-    "Where some seeds of a row have today's settings, those of earlier settings are left out.",
-    "A test without runs, or with runs of earlier settings, names the command that trains three "
-    "seeds of its rows, and the hours: the operations that `fedrepro campaign --list` estimates, "
-    "with a tuned setting's trials, at the mean speed of the paper's recorded runs of that scale, "
-    "or of all papers' if it has none. The speed of the network in question may be another, and "
-    "what a method computes beside it, such as a ResNet-50 as discriminator, is not counted.",
-    "Where a generated stand-in replaces a domain, a mean has it too, and so has the answer. The "
-    "evidence then gives the difference without it.",
-    "Some tests can be made at scale paper alone: of traffic, as a small network has other bytes; "
-    "of FedPall's leakage, whose estimate is too rough for few images; of ADCOL with one local "
-    "epoch, which the paper reads before its curves are flat, and with privacy on a budget, whose "
-    "noise adds up over rounds. What is counted, not trained, has no error.",
-)
-
 
 def rules() -> Html:
     return prose(("answer", "when"), RULES, "the answers a claim can have")
-
-
-def notes() -> Html:
-    lines = "".join(f"<li>{escape(note)}</li>" for note in NOTES)
-    return Html(f"<ul>{lines}</ul>", "how claims are tested")
 
 
 def overview() -> pd.DataFrame:
@@ -125,11 +70,10 @@ def at_scale_paper() -> Html:
     for paper, one in every():
         own = [p if p.scale == "paper" else p.larger for p in one.parts]
         for part in leads([p for p in own if p and not all(d.exact for d in p.differences)]):
-            printed, ours = _words(paper, part)
+            printed, ours = _words(paper, one, part)
             seeds = f"; {part.weakest.runs}" * (len(part.weakest.gaps) > 1)
             ours += seeds + f"; printed {printed}" * bool(printed)
-            what = one.claim.main or one.claim.short or one.claim.claim
-            said = f"{paper.short}, {dataset_name(part.dataset)}: {what}"
+            said = f"{paper.short}, {dataset_name(part.dataset)}: {one.claim.name}"
             link = _link(CLAIMS, one, badge(one.verdict, shown=one.answer))
             rows[escape(said)] = escape(one.claim.where), link, escape(ours)
     return _table("all papers", rows)
@@ -157,7 +101,7 @@ def shown(name: str) -> Html:
 def _brief(paper: Paper, one: Answer) -> Iterator[str]:
     """Of each data set, the lead that supports the claim least; then what was not run."""
     for part in leads(one.parts):
-        printed, ours = _words(paper, part)
+        printed, ours = _words(paper, one, part)
         said = f"{dataset_name(part.dataset)}, {part.scale}: {ours}"
         outside = ", outside our interval" * bool(part.outside)
         said += f"; printed {printed}{outside}" * bool(printed)
@@ -277,28 +221,29 @@ def _in_points(part: Part) -> Part:
     return replace(part, differences=tuple(differences), larger=larger)
 
 
-def _words(paper: Paper, part: Part) -> tuple[str, str]:
+def _words(paper: Paper, one: Answer, part: Part) -> tuple[str, str]:
     """The printed lead and ours: ``+1.6``, ``+0.5 [-1.1, +2.1] over FedBN``; or the values."""
     test, least, larger, unit = part.test, part.weakest, part.larger, ""
     if not least.whole and (table := paper.experiment(test.experiment).table):
         named = str(test.by) if test.kind else paper.table(table).unit
         unit = UNITS.get(named, f" {named}")
-    over, form = f"{unit} over ", "+.1f"
+    over, form, sign = f"{unit} over ", "+.1f", 1
     if test.lower:
-        over, form = f"{unit} less than ", ".1f"
+        sign = -1 if least.mean < 0 else 1
+        over, form = f"{unit} {'more' if sign < 0 else 'less'} than ", ".1f"
     if test.above is not None:
+        sign = -1 if test.lower else 1  # the lead grows as the value falls
         over, form = f"{unit}; claimed: {'below' if test.lower else 'above'} ", ".4g"
 
     def value(lead: float) -> str:
-        if test.above is not None:
-            lead = test.above + (-lead if test.lower else lead)
+        lead = sign * lead + (test.above or 0)
         near = bool(lead) and not float(f"{lead:{form}}")  # -0.03 is no -0.0
         return f"{lead:{form.replace('.1', '.2') if near else form}}".replace("-", MINUS)
 
-    ours = value(least.mean)
+    several = len({other.test.better for other in one.parts}) > 1
+    ours = f"{test.better}: " * several + value(least.mean)
     if least.interval is not None:
-        backwards = test.above is not None and test.lower  # the lead grows as the value falls
-        ours += " [{}, {}]".format(*map(value, least.interval[:: -1 if backwards else 1]))
+        ours += " [{}, {}]".format(*map(value, least.interval[::sign]))
     ours += over + least.other
     if least.margin and test.above is None:
         ours += f"; has to be above {value(least.margin)}"
@@ -357,9 +302,8 @@ def _row(page: str, paper: Paper, one: Answer) -> tuple[str, ...]:
     if ran := leads(one.deciding if one.verdict == "contradicted" else one.parts):
         part = max(ran, key=lambda part: part.weakest.weakness)
         scale = part.scale + ", counted" * all(d.exact for d in part.differences)
-        found = (scale, dataset_name(part.dataset), *_words(paper, part))
-    said = one.claim.main or one.claim.short or one.claim.claim
-    return (_link(page, one, one.verdict), paper.short, said, *found)
+        found = (scale, dataset_name(part.dataset), *_words(paper, one, part))
+    return (_link(page, one, one.verdict), paper.short, one.claim.name, *found)
 
 
 def totals() -> str:
@@ -379,8 +323,14 @@ def totals() -> str:
     beside = [part for one in answered for part in one.parts if part.outside is not None]
     apart = [part.weakest for part in beside if part.outside]
     less = sum(one.mean < (one.printed or 0) for one in apart)
+    own = [(f"{paper.short}: {one.claim.name}", one.verdict) for paper, one in main()]
+    first = {word: [said for said, verdict in own if verdict == word] for word, _ in RULES}
+    named = [
+        f"**{w} {len(f)}**" + f" ({'; '.join(f)})" * (w != "open") for w, f in first.items() if f
+    ]
     return (
-        f"{len(answered)} claims: {decided('holds')}, {decided('contradicted')}, "
+        f"{len(own)} main claims: {', '.join(named)}.\n\n"
+        f"All {len(answered)} claims: {decided('holds')}, {decided('contradicted')}, "
         f"**open {len(left)}**."
         f" Of the open ones, {mute} cannot be tested, {len(left) - len(ran) - mute} have no run, "
         f"{len(late)} have runs that are too short or of earlier settings, and "

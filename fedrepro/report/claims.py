@@ -1,6 +1,6 @@
 """Answers to the papers' claims: holds, contradicted or open. A claim is data in its paper's file
 (`papers.schema.Claim`). Each of its tests compares rows on each data set they were run on;
-differences are paired over seeds. `claim_views.NOTES` has the rules."""
+differences are paired over seeds. The page of claims explains the rules."""
 
 import math
 import os
@@ -119,7 +119,9 @@ class Part:
         elif one.interval is not None:
             said += f", p {one.p:.2g}"
         if self.verdict != "open" and (alone := one.by_itself):
-            said += ", with its own spread alone [{:.3g}, {:.3g}]".format(*alone)
+            said += ", with its own spread alone [{:.3g}, {:.3g}]".format(*alone.between())
+            p = alone.reverse if self.verdict == "contradicted" else alone.p
+            said += ", which would leave it open" * (p >= LEVEL)
         if one.printed is not None:
             said += f", printed {one.printed:+.3g}{', outside' * bool(self.outside)}"
         if one.rest is not None:

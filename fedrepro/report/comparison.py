@@ -137,13 +137,13 @@ class Difference(Estimate):
         return None if not self.freedom or self.exact else self.between()
 
     @property
-    def by_itself(self) -> tuple[float, float] | None:
-        """The interval with the spread of these gaps alone; None if the pool has no other's."""
+    def by_itself(self) -> "Difference | None":
+        """With the spread of these gaps alone; None if the pool has no other's."""
         if self.pairs == 1 or len(self.gaps) < FEWEST:
             return None
         own = self.gaps.var() / len(self.gaps), len(self.gaps) - 1
         error, freedom = combined(own, (self.images, math.inf))
-        return replace(self, error=error, freedom=freedom).between()
+        return replace(self, error=error, freedom=freedom)
 
     @property
     def least_seen(self) -> float | None:

@@ -125,7 +125,7 @@ def scales(paper: str, dataset: str) -> pd.DataFrame:
     """The settings that differ between the scales of a protocol."""
     one, names = papers.load(paper), ("paper", "reduced", "smoke")
     found = {scale: one.sources(dataset, scale).set_index("setting").value for scale in names}
-    whole = pd.DataFrame(found)
+    whole = pd.DataFrame(found).fillna("not set")
     return whole[whole.nunique(axis=1) > 1]
 
 

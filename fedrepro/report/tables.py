@@ -199,7 +199,7 @@ class Section:
         self.standins = {row["column"] for row in rows if row["standin"]}
         self.bare = all(pd.isna(cell["published"]) for cell in self.cells.values())
         self.filed = not self.bare and any(pd.notna(c["authors"]) for c in self.cells.values())
-        self.statement = _STATEMENTS.get(scale, "not run: printed numbers only")
+        self.statement = _STATEMENTS.get(scale, "printed numbers only")
         self.notes = []
         if left_out := ", ".join(c for c in columns if c not in self.columns):
             said = "Other domains than the paper's, whose columns are left out"

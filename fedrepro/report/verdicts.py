@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedrepro.federated.metrics import ROUNDING
-from fedrepro.papers import Paper, contradicts
+from fedrepro.papers import Paper
 from fedrepro.quantities.accuracy import Noise, binomial, parts
 from fedrepro.quantities.base import tested_images
 from fedrepro.records import Record
@@ -45,52 +45,12 @@ RULES: tuple[tuple[Word, str], ...] = (
     ("close", "d is within ±Δ, and none of the above"),
     ("open", "the rest: these runs cannot tell"),
 )
-NOTES: tuple[str, ...] = (
-    "d is the mean of our seeds minus the printed number, under the score rule the paper used; if "
-    "the paper does not name its rule, under the rule on the protocol page.",
-    f"Δ is {TOLERANCE:g} percentage points, or one test image if that is more. Of a relative gain "
-    f"it is {TOLERANCE:g} % of the accuracy that is gained on, for that is its unit. Other units "
-    "(rounds, traffic, time) have no Δ: there is no *agrees* and no *close*.",
-    "The paper's spread is its printed standard deviation over trials, where that is usable; else "
-    "ours stands for it, over the paper's number of trials. FedPall's ablations are one trial.",
-    "One seed has no spread, and two seeds show it poorly. Such cells take the spread pooled over "
-    "all rows with two seeds or more in the same column of the table. If these have fewer than "
-    f"{ENOUGH} degrees of freedom, rows at scale reduced are added, for accuracies only: traffic "
-    "depends on the network's size, and rounds on its speed of learning. A cell of one seed says "
-    "one run.",
-    "Without stored predictions our part for the test images is p(1-p)/N, which is more for "
-    "several seeds. The paper's N is that of our test images, for the protocol fixes it. Of an "
-    "average, its part adds up those of the printed domains (with the average as p where they are "
-    "not printed).",
-    "Which images a client trains on is drawn once for all our seeds, and a paper's draw is seldom "
-    "known. That spread is in no interval; FedAPC's page of results has an example.",
-    "A gain of one row over another takes both rows' hits on the same image together, a relative "
-    "gain by the delta method. The paper's two rows are not known image by image, so its part gets "
-    "the size of ours. A ratio of traffic has no such part, as rounds and traffic have none.",
-    "A deviation from the protocol that can move a number (a stand-in client beside it, smaller "
-    "source images) does not cancel the verdict. It is printed as a caveat.",
-    "A run whose training diverged has no number: its row stays, with the seed and the round as a "
-    "caveat, and is open.",
-    "Runs at scale reduced are read by the order of the methods only: our ranks beside the paper's "
-    "with Kendall's tau, per column.",
-    "These rules replace older ones since 2026-11-23. When they were written, one run at scale "
-    "paper was known (ADCOL's Table 4, training alone, seed 0). `fedrepro verdicts --json` gives "
-    "the word of the older rules as `earlier`, for one release. Changed on 2026-11-24, with four "
-    "runs known: the paper's side takes p from the printed accuracy, a table may have trials of "
-    f"its own, and the pool of one seed has {ENOUGH} degrees of freedom or more. Changed on "
-    "2026-11-26, when ADCOL's Table 6 had its first run: before, one seed of rounds or traffic "
-    "took the spread of scale reduced, whose small network sends less. Changed on 2026-11-27, and "
-    "no word with it: two seeds are pooled (with a spread of their own 9 % of some simulated cells "
-    "without a gap were higher or lower, now 6 %), and a gain in points has a tolerance of two "
-    "points and the test images' part.",
-)
 
 
 def rules_markdown() -> str:
     """The rules for the book, in the order in which they are tried."""
     table = markdown(("verdict", "when"), [(f"*{word}*", rule) for word, rule in RULES])
-    notes = "".join(f"- {note}\n" for note in NOTES)
-    return f"The first rule that applies gives the verdict.\n\n{table}\n{notes}"
+    return f"The first rule that applies gives the verdict.\n\n{table}"
 
 
 def build_table(
@@ -204,7 +164,7 @@ def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, An
         found["decimals"] = len(cell.printed.partition("±")[0].partition(".")[2])
         if filed is not None:
             found["authors"] = filed.value(table, method, column)
-            found["contradicted"] = contradicts(found["authors"], cell.printed)
+            found["contradicted"] = filed.contradicts(table, method, column, cell.printed)
     if reference := next((e.relative_to for e in paper.experiments if e.table == table), None):
         bases = {"published": printed.values(column).get(reference)}
         bases["authors"] = filed.value(table, reference, column) if filed is not None else None

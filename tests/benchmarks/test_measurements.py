@@ -71,7 +71,7 @@ def test_what_the_page_of_the_papers_own_protocol_says_of_stored_rounds():
     theirs, moved = (stored[f"{what} - ours"].astype(float) for what in ("theirs", "ours moved"))
     assert theirs[0] == 0 and theirs[1] < 1e-4 < 1 < moved[0]
     theirs = pd.read_json(files.RECORDS / "end-to-end-rethinkfl.json")["theirs - ours"].max()
-    said(OWN, f"differ by {theirs:.0e} of")
+    said(OWN, f"differ by {theirs:.1e} of")
     gap = pd.read_json(files.RECORDS / "fedbn-shortcuts.json").tail(8).diff(axis=1).iloc[:, -1]
     assert gap.min() < 0 < gap.max()
     fall = pd.read_json(files.RECORDS / "adcol-batchnorm.json").set_index("round")

@@ -201,8 +201,16 @@ def test_what_is_counted_needs_no_second_seed(value, word):
 
 def test_a_value_below_a_bound_has_its_interval_from_low_to_high():
     below = Comparison(experiment="table-4", better="ADCOL", above=80, lower=True)
-    (part,) = _answer(_cells({"ADCOL": [74.0, 75.0, 76.0]}), below).parts
-    assert claim_views._words(ADCOL, part)[1] == "75 [72.52, 77.48]; claimed: below 80"
+    one = _answer(_cells({"ADCOL": [74.0, 75.0, 76.0]}), below)
+    assert claim_views._words(ADCOL, one, *one.parts)[1] == "75 [72.52, 77.48]; claimed: below 80"
+    one = _answer(_cells({"ADCOL": [9, 9, 8], "SOLO": [1, 2, 1]}), _than("SOLO", lower=True))
+    assert claim_views._words(ADCOL, one, *one.parts)[1] == "7.3 [5.9, 8.8] more than SOLO"
+
+
+def test_an_answer_that_rests_on_the_pooled_spread_says_so():
+    cells = _cells({"ADCOL": [5.0] * 3, "SOLO": [3.0, 4.0, 5.0], "FedBN": [1.0, 1.0, 1.1]})
+    (part,) = _answer(cells, _than("SOLO", "FedBN")).parts
+    assert part.verdict == "holds" and part.result.count("which would leave it open") == 1
 
 
 @pytest.mark.parametrize("paper", papers.names())
@@ -279,9 +287,10 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("claims")
 def test_a_main_claim_is_one_row_of_its_least_support():
     rows = claim_views.main_claims("here", "folder").splitlines()
-    assert rows[0].startswith("2 claims: **holds 0**, **contradicted 0**, **open 2**. ")
-    assert rows[2] == "**Main claims that are open**" and "**Decided**" not in rows
-    assert rows[6:8] == [
+    assert rows[0] == "2 main claims: **open 2**."
+    assert rows[2].startswith("All 2 claims: **holds 0**, **contradicted 0**, **open 2**. ")
+    assert rows[4] == "**Main claims that are open**" and "**Decided**" not in rows
+    assert rows[8:10] == [
         '| <a href="here#mpft-one-round">open</a> | MPFT | one round is better than many '
         "rounds of averaging | reduced | Office-Caltech-10 |  | −2.0 [−4.8, +0.8] over FedAvg; "
         "scale reduced, 3 seeds: −1.0 over MOON, where +1.5 is printed |",
