@@ -185,7 +185,7 @@ def test_run_prints_the_table_and_finds_the_run_again(tmp_path):
     assert first.exit_code == 0, first.output
     lines = first.stdout.splitlines()
     assert lines[0].startswith("ADCOL table-1: ") and "minidigits" in lines[0]
-    assert "tests the code on embedded digits, not a result" in lines[0]
+    assert "tests the code, not a result" in lines[0]
     assert lines[2].startswith("method") and lines[2].endswith("avg (%)")
     row = next(line for line in lines[3:] if line.startswith("ADCOL"))
     assert row.count("(one run)") == 5 and "round 2/2" in first.stderr

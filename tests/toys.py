@@ -76,15 +76,10 @@ def protocol(**changes: object) -> Protocol:
 
 
 def start(
-    name: str = "FedAvg",
-    sizes: tuple[int, ...] = (21, 13, 9),
-    given: Federation | None = None,
-    method: Method | None = None,
-    engine: str = "reference",
-    seed: int = 0,
-    fields: dict[str, object] | None = None,
-    **changes: object,
-) -> Training:
+    name: str = "FedAvg", sizes: tuple[int, ...] = (21, 13, 9), given: Federation | None = None,
+    method: Method | None = None, engine: str = "reference", seed: int = 0,
+    fields: dict[str, object] | None = None, **changes: object,
+) -> Training:  # fmt: skip
     method = method or methods.create(name, **(fields or {}))
     return Training(method, protocol(**changes), given or federation(sizes), seed, engine=engine)
 

@@ -167,7 +167,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     try:
         content = path.read_bytes()
         text = gzip.decompress(content) if path.suffix == ".gz" else content
-        return [json.loads(line) for line in text.decode().splitlines()]
+        return [json.loads(line) for line in text.splitlines()]  # bytes: not at U+2028
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise FedReproError(f"{path} cannot be read ({error}); restore the file") from None
 

@@ -182,7 +182,7 @@ class DataSpec(Augmentation):
         "pooled-stratified", "official", "official-leaky", "pooled-leaky", "random-fifth",
         "class-first", "every-tenth",
     ] = "pooled-stratified"  # fmt: skip
-    split_seed: int = Field(0, ge=0)
+    split_seed: int = Field(0, ge=0, lt=2**32)
     test_share: float | None = Field(None, gt=0, lt=1)
     allocation: AllocationSpec = AllocationSpec()
     validation: int | float = Field(500, ge=0)

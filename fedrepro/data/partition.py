@@ -196,6 +196,7 @@ class _Domain:
         if self.spec.by_class:
             whole = self.spec.per_client == "all"
             need(whole, "by_class divides whole domains; set per_client to all")
+            need(not self.spec.every_class, "by_class has no every_class; leave one of them out")
             pieces = [np.array_split(order[places], clients) for places in self.places(order)]
             return [np.concatenate(own) for own in zip(*pieces, strict=True)]
         borders = np.cumsum(self.sizes(clients, smallest))
@@ -305,6 +306,8 @@ def _cut(domains: list[_Domain], data: DataSpec) -> Partition:
         for number, (train, test) in enumerate(zip(*both, strict=True), start=1):
             name = f"{domain.name}-{number}"
             kept, away = divide(name, train, label, share, seed)
+            few = f"{domain.name} has too few images for {count} clients; give it fewer"
+            need(len(test) and len(kept), few)
             clients.append(ClientShare(name, name, ((domain.name, kept),)))
             held[name] = ((domain.name, np.sort(away)),)
             tests[name] = ((domain.name, test),)

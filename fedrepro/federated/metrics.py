@@ -120,8 +120,10 @@ class Estimate:
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of the mean of accuracies in percent (Student's t), within 0 and 100; NaN
-    for fewer than two."""
+    for fewer than two, and for two that are equal."""
     series = pd.Series(values, dtype=float)
+    if len(series) == 2 and series.nunique() == 1:  # it would have no width
+        return np.nan, np.nan
     low, high = Estimate(series.mean(), series.sem(), len(series) - 1).between()
     return np.clip(low, 0.0, 100.0), np.clip(high, 0.0, 100.0)
 

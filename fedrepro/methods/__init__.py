@@ -3,12 +3,14 @@ Others are added with `register` or through the entry-point group `fedrepro.meth
 
 import inspect
 import json
+import linecache
 import sys
 from contextlib import redirect_stdout
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
+from importlib.util import decode_source
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -118,9 +120,12 @@ def load(file: Path | str) -> list[type[Method]]:
     need(own, f"{file} has the name of a Python module in use; rename the file")
     sys.modules[file.stem] = module
     try:
+        text = decode_source(content := file.read_bytes())
+        # What ids hash: linecache alone would keep the text of the first load.
+        linecache.cache[str(file)] = (len(text), None, text.splitlines(True), str(file))
         # Not by an import: it would use cached code for a file edited within the same second.
         with redirect_stdout(sys.stderr):
-            exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), vars(module))
+            exec(compile(content, str(file), "exec", dont_inherit=True), vars(module))
     except FedReproError:
         raise
     except (Exception, SystemExit) as error:  # the file may raise anything

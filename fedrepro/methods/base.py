@@ -380,6 +380,10 @@ def evaluated(method: Method, layout: Layout, protocol: Protocol, lone: str) -> 
     need(found and tested <= {*NETWORKS}, wrong)
     lacks = "twin" in tested and not method.personal_phases(protocol)
     need(not lacks, f"{method.name} tests second networks but trains none; add personal_phases")
+    ends = (phases_of(method, layout, method.before_test, protocol, end) for end in (False, True))
+    alike = len({tuple((phase.name, phase.epochs) for phase in phases) for phases in ends}) == 1
+    late = f"{method.name} trains more before the last test, and an early stop does not know which"
+    need(alike or protocol.early_stop is None, f"{late} that is; leave early_stop out")
     fewer = f"{method.name} tests each client's network on its own domain, and {lone} has no client"
     mend = "so its mean would have fewer domains than other rows'; give it a client or leave it out"
     need(not lone or found[0] == "global", f"{fewer}, {mend}")

@@ -50,7 +50,7 @@ class _Content(NumpyHasher):  # type: ignore[misc]
     def save(self, item: Any) -> None:
         try:
             super().save(item)
-        except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError):
+        except (pickle.PickleError, TypeError, AttributeError, ValueError, RuntimeError):
             raise FedReproError(
                 f"method {self.root.__name__} uses a {type(item).__name__} whose content cannot be "
                 "hashed; make it a field, a plain value or a function"

@@ -78,6 +78,8 @@ def compared(
     if known is None and len(ours) < 2:
         return None
     spread, freedom = known or (variance(ours), len(ours) - 1)
+    if not spread and len(ours) < FEWEST:  # equal seeds do not show that all are
+        return None
     if published_std is None or trials < 2:
         parts = [(spread * (1 / len(ours) + 1 / trials), freedom)]
     else:

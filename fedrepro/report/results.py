@@ -82,7 +82,8 @@ class Kept(Study):
     def _written(self, experiment: str) -> list[Arm]:
         """Also of methods that had a row of their own, as `only` gave it to them."""
         labels = {spec.label for spec in self.paper.arm_specs(experiment)}
-        ran = dict.fromkeys(label for _, name, label in self.scraps["runs"] if name == experiment)
+        rows = [*(row[1:] for row in self.scraps["runs"]), *self.scraps["diverged"]]
+        ran = dict.fromkeys(label for name, label, *_ in rows if name == experiment)
         more = [label for label in ran if label not in labels]
         also = [label for label in more if label in papers.known_methods(more)]
         return self.paper.arms(experiment, self.dataset, self.scale, also)
@@ -126,7 +127,8 @@ class Kept(Study):
             past |= arm.tuning is not None and not trials  # from before it was tuned
             results.append(Result(arm, record, trials, past))
         ends = [end for used, *end in self.scraps["diverged"] if used == experiment]
-        return results, [(arms[row], Diverged(*end)) for row, *end in ends if row in arms]
+        unknown = {row: Arm(row, row, {}, self.protocol(), alternative=True) for row, *_ in ends}
+        return results, [((unknown | arms)[row], Diverged(*end)) for row, *end in ends]
 
     def asked(self, experiment: str) -> dict[str, set[str]]:
         """Hashes of the configurations that each row asks for today, by label: of the row, of its

@@ -46,7 +46,7 @@ AXES = {
 }
 _DECIMALS = {"percent": 1, "fraction": 3, "ratio": 2}
 _STATEMENTS = {
-    "smoke": "smoke: tests the code on embedded digits, not a result",
+    "smoke": "smoke: tests the code, not a result",
     "reduced": "reduced: order of methods only, no verdict on numbers",
     "paper": "paper: the paper's protocol",
 }

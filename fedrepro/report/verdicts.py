@@ -189,7 +189,7 @@ def _judge(paper: Paper, table: str, cells: Sequence[_Cell]) -> None:
         elif lost := cell.seeds - cell.valid:
             cell.why = f"{lost} of {cell.seeds} seeds have no value"
         elif both is None:
-            cell.why = "one run, and no spread of others to compare with"
+            cell.why = "no spread over seeds to compare with"
         else:
             tests[cell.dataset, cell.scale].append((cell, both))
     for group in tests.values():

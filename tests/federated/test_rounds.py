@@ -209,6 +209,8 @@ def test_means_of_fewer_domains_and_sums_of_tensors_are_refused():
     start(given=alone).one_round()  # one network is tested on both domains
     with pytest.raises(FedReproError, match="domain1 has no client, so its mean would have fewer"):
         start("SOLO", given=alone)
+    with pytest.raises(FedReproError, match="FedRep trains more before the last test"):
+        start("FedRep", early_stop={"patience": 1})
     with pytest.raises(FedReproError, match="needs a client for each of the 20 tensors, not 3"):
         start(weighting="tensors").one_round()
 

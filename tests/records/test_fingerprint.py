@@ -15,6 +15,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
+from fedrepro import methods
 from fedrepro.base.files import CHECKOUT
 from fedrepro.records.fingerprint import fingerprint
 from tests.data.made import one_line
@@ -114,6 +115,17 @@ def test_sets_do_not_follow_the_hash_seed(tmp_path):
         subprocess.check_output(words, env={**place, "PYTHONHASHSEED": seed}) for seed in "12"
     )
     assert one == other
+
+
+def test_a_file_that_is_loaded_again_has_its_new_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(methods, "_registry", dict(methods._registry))
+    file = tmp_path / "again.py"
+    for gain in ("2.0", "3.0"):
+        file.write_text(
+            f"{HEAD}class Mine(Method):\n    name, reference = 'Mine', ''\n{LOSS}{gain}"
+        )
+        fingerprint(*methods.load(file))
+        assert f"return {gain}" in "".join(linecache.getlines(str(file)))
 
 
 def test_what_cannot_be_read_or_told_from_others_is_one_line(tmp_path, toy_data):

@@ -123,6 +123,11 @@ def test_a_packed_run_that_was_trained_again_for_a_measurement_is_packed_again(t
     assert type(found) is PackedRecord and found.measured("size") == {"clients": 3}
 
 
+def test_an_index_may_hold_any_letter(tmp_path):
+    files.write_lines(tmp_path / INDEX, [{"domain": "a\u2028b\x85"}])
+    assert files.read_lines(tmp_path / INDEX) == [{"domain": "a\u2028b\x85"}]
+
+
 def test_every_damage_is_named(tmp_path):
     name = run(tmp_path, 0).run_id
     pack(tmp_path)

@@ -19,15 +19,10 @@ class Made:
     changes: dict[str, Any] = {}  # noqa: RUF012
 
     def __init__(
-        self,
-        paper: str,
-        dataset: str,
-        scale: str,
-        seed: int,
-        values: dict[str, Values],
+        self, paper: str, dataset: str, scale: str, seed: int, values: dict[str, Values],
         tries: dict[str, dict[str, float]] | None = None,
         curves: dict[str, tuple[float, ...]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.paper, self.dataset, self.scale, self.seed = papers.load(paper), dataset, scale, seed
         self.values, self.tries, self.accuracies = values, tries or {}, curves or {}
 

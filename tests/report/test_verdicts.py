@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from fedrepro import papers
+from fedrepro.federated.metrics import interval
 from fedrepro.report.comparison import Compared, compared
 from fedrepro.report.verdicts import BESIDE_STANDIN, build_table
 from tests.report.test_tables import rows as made
@@ -27,7 +28,8 @@ def test_with_a_printed_spread_it_is_welchs_test(ours, std):
 
 
 def test_fewer_than_three_seeds_borrow_the_spread_of_others():
-    assert compared(70.0, None, 3, [72.0]) is None
+    assert compared(70.0, None, 3, [72.0]) is None is compared(70.0, None, 3, [72.0, 72.0])
+    assert np.isnan(interval([72.0, 72.0])).all()
     found = compared(70.0, None, 1, [72.0], pooled=(2.0, 8.0))
     assert (found.error, found.freedom, found.one_run) == (2.0, 8.0, True)
     assert found.word(found.p)[1].startswith("one run")
