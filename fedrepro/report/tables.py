@@ -92,7 +92,12 @@ def link(text: str, page: str | None) -> str:
 
 
 def linked_table(frame: pd.DataFrame, pages: Mapping[tuple[str, str], str], label: str) -> Html:
-    """A frame of plain values. pages: what a value leads to, a number then with one decimal."""
+    """A frame of plain values. pages: what a value leads to, a number then with one decimal; the
+    other numbers of a column have equally many."""
+
+    def decimals(values: Iterable[Any]) -> int:
+        texts = (f"{v:g}" for v in values if not isinstance(v, str | Html) and not pd.isna(v))
+        return max((len(text.partition(".")[2]) for text in texts), default=0)
 
     def text(row: Any, column: Any, value: Any) -> str:
         if isinstance(value, Html):
@@ -102,8 +107,9 @@ def linked_table(frame: pd.DataFrame, pages: Mapping[tuple[str, str], str], labe
         page = pages.get((row, column))
         if isinstance(value, str):
             return link(escape(value), page)
-        return link((f"{value:.1f}" if page else f"{value:g}").replace("-", MINUS), page)
+        return link(f"{value:.{1 if page else places[column]}f}".replace("-", MINUS), page)
 
+    places = {c: decimals(frame[c]) for c in frame}
     cells = {c: [text(row, c, value) for row, value in frame[c].items()] for c in frame}
     shown = pd.DataFrame(cells, frame.index.map(escape))  # below one row of heads, to sort by
     shown = shown.rename_axis(index=None, columns=frame.columns.name)
