@@ -6,15 +6,11 @@ import numpy as np
 import pytest
 
 from fedrepro import papers
-from fedrepro.report.printed import (
-    average_fits,
-    averages,
-    by_chance,
-    checked,
-    mean_fits,
-    shown,
-    stds_fit,
-)
+from tests.benchmarks.conftest import script
+
+page = script("report_printed")
+average_fits, by_chance, mean_fits = page.average_fits, page.by_chance, page.mean_fits
+averages, checked, shown, stds_fit = page.averages, page.checked, page.shown, page.stds_fit
 
 
 def test_a_mean_of_accuracies_fits_and_its_neighbour_does_not():
