@@ -30,6 +30,7 @@ from fedrepro.report.book import page as method_page, write_scripts
 from fedrepro.report.claim_views import PICTURE as CLAIMS_PICTURE
 from fedrepro.report.picture import LIVE
 from fedrepro.report.printout import MEANS, over_seeds
+from fedrepro.report.results import outdated
 from fedrepro.report.text import STANDIN, dataset_name, markdown
 from fedrepro.report.verdicts import rules_markdown
 from fedrepro.sweep import cores, papermill_complaint, stopping
@@ -96,7 +97,7 @@ def build_book(
     _copy_files(source, COPIED, copy)
     toc = yaml.safe_load((copy / TOC).read_text(encoding="utf-8"))
     _add_buttons(source, copy)
-    add_recorded(copy, say)
+    add_recorded(source, copy, say)
     say(f"executing the notebooks of {RESULTS}")
     pages = sorted((copy / RESULTS).glob("*.ipynb"), reverse=True)  # a long one not as the last
     _execute(pages, source / RESULTS, meanwhile=partial(_generate, copy, toc))
@@ -163,9 +164,10 @@ def _main_claims(copy: Path) -> None:
         (copy / "book" / "_static" / CLAIMS_PICTURE).write_bytes(b64decode(scraps["picture"].data))
 
 
-def add_recorded(copy: Path, say: Report) -> None:
+def add_recorded(source: Path, copy: Path, say: Report) -> None:
     """Add one page per recorded notebook, outside the menu and the search, and a list of links to
-    them. Smoke runs are not results and are left out; a notebook that is not listed is removed."""
+    them. Smoke runs are not results and are left out; a notebook that is not listed is removed.
+    source: has their records."""
     folder = copy / RECORDED
     kept = [one for one in _finished(folder, say) if one[2]["scale"] != "smoke"]
     for file in set(folder.rglob("*.ipynb")) - {file for file, *_ in kept}:
@@ -176,7 +178,8 @@ def add_recorded(copy: Path, say: Report) -> None:
         nbformat.write(notebook, file)
         place = file.relative_to(copy).as_posix()
         order = (file.name.partition("-")[0], given["dataset"], given["scale"], given["seed"])
-        found.append((order, place, f"- [{_title(file, given)}](/{place})\n"))
+        past = ", in part with earlier settings" * outdated(source / file.relative_to(copy))
+        found.append((order, place, f"- [{_title(file, given)}](/{place}){past}\n"))
     lines = [line for *_, line in sorted(found)] or ["None is kept with this book.\n"]
     (copy / GENERATED).mkdir(parents=True, exist_ok=True)
     (copy / GENERATED / NOTEBOOKS).write_text("".join(lines), encoding="utf-8")

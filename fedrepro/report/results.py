@@ -347,8 +347,11 @@ def outdated(notebook: Path) -> bool:
     """Whether a finished notebook has a run of earlier settings, as far as this process knows its
     methods and images."""
     try:
-        ((study, names),) = collect(notebook.parent, [notebook])
-        trained = filter(study.paper.arm_specs, names)
-        return any(one.past for name in trained for one in study._read(name)[0])
+        return any(
+            one.past
+            for study, names in collect(notebook.parent, [notebook])
+            for name in filter(study.paper.arm_specs, names)
+            for one in study._read(name)[0]
+        )
     except FedReproError:
         return False

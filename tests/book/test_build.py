@@ -115,7 +115,7 @@ def test_recorded_notebooks_become_unlisted_pages_and_a_list(tmp_path):
         one = notebook("print(1)")
         one.metadata["papermill"] = {"parameters": given}
         nbformat.write(one, folder / f"{name}.ipynb")
-    pages.add_recorded(tmp_path, lines.append)
+    pages.add_recorded(tmp_path, tmp_path, lines.append)
     links = re.compile(r"- \[(.*)\]\(/book/records/notebooks/(.*)\.ipynb\)\n")
     found = links.findall((tmp_path / pages.GENERATED / pages.NOTEBOOKS).read_text())
     assert found == [
