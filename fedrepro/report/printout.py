@@ -52,7 +52,7 @@ def over_seeds(folder: Path, notebooks: Sequence[Path]) -> list[tuple[str, ...]]
                 code = configs.get(row, {}).get("code", "")  # versions of a method are not mixed
                 place = (study.paper.name, cell["table"], study.dataset, scale, row, code)
                 found[place][study.seed] = cell["value"]
-    for key in [key for key, seeds in found.items() if not any(seeds.values())]:
+    for key in [key for key, seeds in found.items() if set(seeds.values()) == {None}]:
         if own := [other for other in found if other[:-1] == key[:-1] and other != key]:
             found[own[-1]] = found.pop(key) | found[own[-1]]  # seeds that diverged have no code
     if max(map(len, found.values()), default=0) < 2:
