@@ -382,7 +382,9 @@ class Study(Question):
         asked = self._asked(experiment, results)
         spec = asked.experiment.model_copy(update={"kind": kind or asked.experiment.kind})
         rows = cells(replace(asked, experiment=spec, diverged=diverged))
-        return [common | row | {"caveats": [*row["caveats"], *own]} for row in rows]
+        for row in rows:  # a counted one may be of another data set
+            row["caveats"] = [*row["caveats"], *(own if "dataset" not in row else [])]
+        return [common | row for row in rows]
 
 
 def study(

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedrepro.base.protocol import AllocationSpec, DataSpec, Protocol
 from fedrepro.data.domains import DATASETS
-from fedrepro.data.federation import Federation, Samples
+from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.data.manifest import COLLECTIONS, collection_of
 from fedrepro.federated import metrics
 from fedrepro.federated.rounds import Training
@@ -139,18 +139,25 @@ def communication(asked: Asked) -> Values:
 def transfers(asked: Asked) -> Values:
     """The traffic in the printed rounds, at the paper's sizes. The experiment's `rows` name the
     table with the arms and rounds. Messages are counted on random embeddings, so no encoder is
-    needed: in MPFT's only round, else in the second, as in the first there are no prototypes."""
-    printed = asked.paper.table(asked.experiment.rows[asked.dataset])
-    data = asked.protocol.data.model_copy(update={"encoder": None})
-    federation = federation_of(data, asked.root)
-    column = asked.column or asked.dataset
-    for arm in asked.paper.arms(printed.id, asked.dataset):
-        if arm.alternative:
-            continue
-        cell = printed.cell(arm.label, "rounds")
-        rounds = (cell.value if cell is not None else None) or 0.0
-        sent = rounds * a_round(arm, federation) / asked.unit("megabyte")
-        yield arm.label, column, round(sent, asked.digits(arm.label, column))
+    needed: in MPFT's only round, else in the second, as in the first there are no prototypes. Of
+    the other data sets in `rows` no image is read, so arms that send more for more images are left
+    out there."""
+    for dataset, table in asked.experiment.rows.items():
+        printed, read = asked.paper.table(table), dataset == asked.dataset
+        spec = asked.paper.protocol(dataset, asked.protocol.scale).data
+        data = asked.protocol.data.model_copy(update={"encoder": None})
+        federation = federation_of(data, asked.root) if read else one_each(spec)
+        column = asked.paper.column(asked.table.id, dataset) or dataset
+        for arm in asked.paper.arms(table, dataset):
+            by_images = arm.fields.get("prototypes") in ("cluster", "random")
+            if arm.alternative or (by_images and not read):
+                continue
+            cell = printed.cell(arm.label, "rounds")
+            rounds = (cell.value if cell is not None else None) or 0.0
+            sent = rounds * a_round(arm, federation) / asked.unit("megabyte")
+            said = [] if read else ["counted without the images"]
+            more = {"dataset": dataset, "caveats": said}
+            yield arm.label, column, round(sent, asked.digits(arm.label, column)), more
 
 
 def a_round(arm: Arm, federation: Federation) -> float:
@@ -164,6 +171,15 @@ def a_round(arm: Arm, federation: Federation) -> float:
         run.one_round()
     sent = metrics.traffic(run.curve()).sum(axis=1).to_list()
     return sent[-1] if sent else 0.0
+
+
+def one_each(data: DataSpec) -> Federation:
+    """One image of every class for each client, as the manifest has them: no file is read."""
+    domains = DATASETS[data.dataset]
+    classes = collection_of(domains[0]).classes_of(domains[0])
+    own = Samples(torch.zeros(len(classes), 1), torch.arange(len(classes)))
+    clients = tuple(ClientData(domain, domain, own, None) for domain in domains)
+    return Federation(data.dataset, 1, classes, domains, clients, dict.fromkeys(domains, own))
 
 
 def embedded(federation: Federation) -> Federation:

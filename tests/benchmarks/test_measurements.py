@@ -81,6 +81,7 @@ def test_what_the_page_of_the_papers_own_protocol_says_of_stored_rounds():
     own, table = (numbers(full, f"table-4{kind}", "office10").avg for kind in ("-readings", ""))
     own, averaged = own["FedAvg, BatchNorm recomputed"], table["FedAvg"]
     said(OWN, f"FedAvg has {own:.1f} %", f"give {averaged:.1f} %", f"by {max(-gap):.1f} points")
+    said(OWN, f"FedAvg gains {own - averaged:.1f} points by")
     said(OWN, f"FedBN, which averages the other weights only, has {table['FedBN']:.1f} %")
     g, common, both = [], recorded("common"), ("methods", "own-statistics")
     for name in ("office10", "pacs", "digits5-standin"):
@@ -97,6 +98,18 @@ def test_what_the_page_of_the_papers_own_protocol_says_of_stored_rounds():
     trials = [c.query(last).value.mean() for c in curves if c["round"].max() == 20]  # of a weight
     assert len(trials) >= 10
     said(OWN, *(f"{mean:.1f}" for mean in trials))
+
+
+def test_what_held_at_scale_paper():
+    tables = {"adcol": "table-4", "fedapc": "table-1-office10", "i2pfl": "table-3-office10"}
+    adcol, fedapc, i2pfl = (
+        numbers(recorded(paper).where(scale="paper"), table, "office10").avg.sort_values()
+        for paper, table in tables.items()
+    )
+    said(OWN, f"{adcol.FedBN - adcol.ADCOL:.1f} points below FedBN (two seeds")
+    said(OWN, f"FedAPC ends {fedapc.FedProto - fedapc.FedAPC:.1f} points below FedProto")
+    said(OWN, f"I2PFL ends {i2pfl.I2PFL - i2pfl.FedProto:.1f} points above FedProto")
+    assert [*i2pfl.index[-3:]] == ["FedProto", "I2PFL, earlier constants", "I2PFL"]
 
 
 def test_what_pages_say_of_recorded_tables():
