@@ -345,24 +345,16 @@ def verdicts(
 @app.command()
 def claims(
     paper: OnlyPaper = None,
-    main: Annotated[
-        bool, Option("--main", help="The main claims as a Markdown table, as in README.md.")
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """What the papers claim: holds, contradicted or open, and why."""
     from fedrepro import papers
 
-    need(not main or not (paper or as_json), "--main prints all; leave --paper and --json out")
     need(RECORDS.is_dir(), f"no recorded runs in {RECORDS}: {CLONE}")
     names = [papers.load(name).name for name in ([paper] if paper else papers.names())]
-    from fedrepro.report.claim_views import main_claims  # torch comes with it
-    from fedrepro.report.claims import of_recorded
+    from fedrepro.report.claims import of_recorded  # torch comes with it
     from fedrepro.report.printout import claim_lines
 
-    if main:
-        typer.echo(main_claims("book/results/claims.ipynb", "book/_static"), nl=False)
-        return
     answers = [answer for name in names for answer in of_recorded(name)]
     shown = text.as_json([a.row() for a in answers]) if as_json else claim_lines(answers)
     typer.echo(shown, nl=as_json)

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +61,6 @@ COPIED = (
 )
 MAIN_CLAIMS = "main_claims.md"
 NOTEBOOKS = "notebooks.md"  # the list of the recorded ones
-BINDER, COLAB = "https://mybinder.org", "https://colab.research.google.com"
 # Parameters of a notebook that was executed without papermill.
 DEFAULTS = {"dataset": "", "scale": "smoke", "seed": 0, "experiment": "all", "methods": None}
 TOC = Path("book/_toc.yml")
@@ -96,7 +94,6 @@ def build_book(
     shutil.rmtree(copy, ignore_errors=True)
     _copy_files(source, COPIED, copy)
     toc = yaml.safe_load((copy / TOC).read_text(encoding="utf-8"))
-    _add_buttons(source, copy)
     add_recorded(source, copy, say)
     say(f"executing the notebooks of {RESULTS}")
     pages = sorted((copy / RESULTS).glob("*.ipynb"), reverse=True)  # a long one not as the last
@@ -107,24 +104,6 @@ def build_book(
     (copy / TOC).write_text(yaml.safe_dump(toc, sort_keys=False), encoding="utf-8")
     say("building the pages")
     return _build_pages(copy, out, strict)
-
-
-def _add_buttons(source: Path, copy: Path) -> None:
-    """Add buttons for repository, issues and editing, and on notebooks for Binder and (on GitHub)
-    Colab, if pyproject.toml has the address: `[project.urls]`, `Repository`. The edit button is for
-    pages that are written by hand."""
-    project = source / "pyproject.toml"
-    known = tomllib.loads(project.read_text("utf-8"))["project"] if project.is_file() else {}
-    if address := known.get("urls", {}).get("Repository"):
-        config = yaml.safe_load((copy / "_config.yml").read_text("utf-8"))
-        config["repository"] = {"url": address, "branch": "main"}
-        for button in ("repository", "issues", "edit_page"):
-            config["html"][f"use_{button}_button"] = True
-        launch = {"notebook_interface": "jupyterlab", "binderhub_url": BINDER}
-        if address.startswith("https://github.com/"):  # Colab opens no other's
-            launch["colab_url"] = COLAB
-        config["launch_buttons"] = launch
-        (copy / "_config.yml").write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
 
 
 def _copy_files(root: Path, patterns: Sequence[str], out: Path) -> None:

@@ -69,14 +69,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended. kept: it was complete already. score: a label and its mean accuracy in
-    percent, from its first table. path: None if there is not even a failed notebook."""
+    """How a job ended. kept: it was complete already. path: None if there is not even a failed
+    notebook."""
 
     job: Job
     state: Literal["done", "kept", "failed"]
     seconds: float = 0.0
     reason: str = ""
-    score: str = ""
     path: Path | None = None
 
 
@@ -156,7 +155,7 @@ def sweep(
         with stopping(futures):
             for future in as_completed(futures):
                 try:
-                    outcome = _scored(future.result())
+                    outcome = future.result()
                 except Exception as error:  # a lost worker, a full disk
                     outcome = Outcome(futures[future], "failed", reason=one_line(error))
                 yield outcome
@@ -308,30 +307,11 @@ def _keep(job: Job, reason: str, code: str) -> Outcome:
     return Outcome(job, "done", path=job.output)
 
 
-def _scored(outcome: Outcome) -> Outcome:
-    """With the mean accuracy of the paper's own method (else the first) in the first table."""
-    from fedrepro.quantities.base import get
-    from fedrepro.report.results import collect
-
-    job = outcome.job
-    if outcome.state == "failed":
-        return outcome
-    own = load(job.paper).short.lower()
-    found = collect(job.output.parent, [job.output])
-    every = ((study, name) for study, names in found for name in names)
-    pairs = [pair for pair in every if get(pair[0].paper.experiment(pair[1]).kind).whole]
-    cells = [cell for study, name in pairs for cell in study.cells(name)]
-    means = [c for c in cells if c["column"] == "avg" and c["value"] is not None]
-    means.sort(key=lambda cell: cell["method"].lower() != own)
-    score = f"{means[0]['method']} {means[0]['value']:.1f}" if means else ""
-    return replace(outcome, score=score)
-
-
 def summary(outcomes: Sequence[Outcome]) -> str:
     """One row per notebook, then one line per failed notebook."""
-    header = ("paper", "dataset", "seed", "state", "seconds", "mean accuracy", "notebook")
+    header = ("paper", "dataset", "seed", "state", "seconds", "notebook")
     jobs = ((o.job.paper, o.job.dataset, str(o.job.seed)) for o in outcomes)
-    ends = ((o.state, f"{o.seconds:.1f}", o.score or "-", str(o.path or "-")) for o in outcomes)
+    ends = ((o.state, f"{o.seconds:.1f}", str(o.path or "-")) for o in outcomes)
     rows = [(*job, *end) for job, end in zip(jobs, ends, strict=True)]
     failed = [f"failed: {o.job.output.stem}: {o.reason}" for o in outcomes if o.state == "failed"]
     return "\n".join([aligned(header, rows), *failed])

@@ -55,7 +55,6 @@ WRONG = (  # what is typed wrong, and what the one line names
         ("--on sun", "local, dask"), ("", "clone the repository and install"),
     )),
     ("methods FedAvgg", "FedAvg"), ("claims --paper adcool", "adcol"),
-    ("claims --main --json", "leave --paper and --json out"),
     ("experiments --paper adcool", "adcol"), ("verdicts --paper adcool", "adcol"),
     ("verdicts --notebooks /no/folder", "--notebooks"), ("data status imagenet", "minidigits"),
     ("records check --runs /no/folder", "--runs"), ("book", "clone the repository and install"),
@@ -104,7 +103,7 @@ def test_methods_and_experiments():
 def test_verdicts_list_every_printed_cell_once(tmp_path):
     rows = listed("verdicts", "--notebooks", str(tmp_path))
     keys = "paper table dataset method column published published_std ours ours_std seeds scale"
-    keys += " verdict why difference low high earlier"
+    keys += " verdict why difference low high"
     assert all(list(row) == keys.split() for row in rows)
     printed = [
         (name, table.id, method, column)

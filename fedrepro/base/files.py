@@ -11,8 +11,8 @@ import pkgutil
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -107,8 +107,7 @@ def make_folder(path: Path, mend: str) -> Path:
     return path
 
 
-@contextmanager
-def alone(lock: Path, mend: str, busy: str) -> Iterator[None]:
+def alone(lock: Path, mend: str, busy: str) -> AbstractContextManager[Any]:
     """Inside, no other process holds this lock. One that does is waited for, and `busy` is said.
     FedReproError, ending in `mend`, if it cannot be made."""
     from filelock import FileLock, Timeout  # not where only help is asked for
@@ -117,16 +116,12 @@ def alone(lock: Path, mend: str, busy: str) -> Iterator[None]:
     held = FileLock(lock)
     try:
         try:
-            held.acquire(timeout=0)
+            return held.acquire(timeout=0)
         except Timeout:  # an OSError
             print(f"{busy}; waiting for it", file=sys.stderr)
-            held.acquire()
+            return held.acquire()
     except OSError as error:
         raise FedReproError(f"{lock} cannot be written ({one_line(error)}); {mend}") from None
-    try:
-        yield
-    finally:
-        held.release()
 
 
 def check_runs(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Numbers for the command line: one experiment, and every published cell."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -41,7 +42,7 @@ MEANS = ("paper", "table", "dataset", "scale", "method", "seeds", "mean accuracy
 
 def over_seeds(folder: Path, notebooks: Sequence[Path]) -> list[tuple[str, ...]]:
     """Mean accuracies of some executed notebooks of a folder, under the head `MEANS`, with the 95 %
-    interval over seeds (Student's t). Empty if no method has two."""
+    interval over seeds (Student's t), if there are two or more."""
     found: dict[tuple[str, ...], dict[int, float | None]] = defaultdict(dict)
     for study, names in collect(folder, notebooks):
         scale = ", ".join([study.scale, *(f"{k}={v}" for k, v in study.changes.items())])
@@ -55,15 +56,14 @@ def over_seeds(folder: Path, notebooks: Sequence[Path]) -> list[tuple[str, ...]]
     for key in [key for key, seeds in found.items() if set(seeds.values()) == {None}]:
         if own := [other for other in found if other[:-1] == key[:-1] and other != key]:
             found[own[-1]] = found.pop(key) | found[own[-1]]  # seeds that diverged have no code
-    if max(map(len, found.values()), default=0) < 2:
-        return []
     lines: list[tuple[str, ...]] = []
     for key, seeds in found.items():
         values = [value for value in seeds.values() if value is not None]
         lost = f", {len(seeds) - len(values)} diverged" * (len(values) < len(seeds))
         mean, ends = number(fmean(values) if values else None, "percent"), metrics.interval(values)
-        low, high = (number(end, "percent") for end in ends)
-        lines.append((*key[:-1], f"{len(values)}{lost}", mean, f"{low} to {high}"))
+        around = " to ".join(number(end, "percent") for end in ends)
+        around = "–" if any(map(math.isnan, ends)) else around
+        lines.append((*key[:-1], f"{len(values)}{lost}", mean, around))
     return lines
 
 

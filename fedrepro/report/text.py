@@ -10,7 +10,7 @@ METHOD_KEYS = ("name", "paper", "fields")
 CELL_KEYS = (
     *("paper", "table", "dataset", "method", "column", "published", "published_std"),
     *("ours", "ours_std", "seeds", "scale", "verdict", "why"),
-    *("difference", "low", "high", "earlier"),
+    *("difference", "low", "high"),
 )
 
 DATASETS = {  # names on pages

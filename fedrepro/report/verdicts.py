@@ -62,7 +62,7 @@ def build_table(
     rows: from `Study.cells` of the table's experiments, one per (method, column, seed), the value
     in the column's unit, None or NaN if there is none; ratios, also the published ones, for an
     experiment with ``relative_to``. scales: those to show; a verdict may need the spread of another
-    one. standin: of a stand-in, or an average with one. earlier: the word of the rules before."""
+    one. standin: of a stand-in, or an average with one."""
     printed, cells = paper.table(table), _collect(paper, table, rows)
     shown = [cell for cell in cells if scales is None or cell.scale in scales]
     covered = {(cell.method, cell.column) for cell in shown}
@@ -113,7 +113,7 @@ class _Cell:
             "the column is a subset": "subset" in some,
         }
         self.refused = next(filter(reasons.get, reasons), "")
-        self.verdict, self.why, self.earlier = "open", "", ""
+        self.verdict, self.why = "open", ""
         self.difference: float | None = None
         self.low: float | None = None
         self.high: float | None = None
@@ -183,7 +183,6 @@ def _judge(paper: Paper, table: str, cells: Sequence[_Cell]) -> None:
             cell.low, cell.high = both.between()
         if cell.ours is not None and published is not None and cell.scale != "smoke":
             cell.difference = cell.ours - published
-        cell.earlier = _earlier(cell, paper)
         if settled := _settled(cell):
             cell.verdict, cell.why = settled
         elif lost := cell.seeds - cell.valid:
@@ -271,29 +270,6 @@ def _settled(cell: _Cell) -> tuple[Word, str] | None:
             return "counted equal", "the printed number to its last digit"
         return "counted unequal", "not the printed number"
     return None
-
-
-def _earlier(cell: _Cell, paper: Paper) -> str:
-    """The word of the rules until 2026-11-23, kept for one release."""
-    if not cell.seeds:
-        return "not run"
-    if cell.scale == "smoke" or cell.printed["published"] is None:
-        return "no verdict"
-    if cell.scale != "paper" or cell.standin or cell.refused == FOREIGN:
-        return "not comparable"
-    d, std = cell.difference, cell.printed["published_std"]
-    if d is None or (not cell.counted and cell.valid < max(cell.seeds, 3)):
-        return "inconclusive"
-    beyond, known = "higher" if d > 0 else "lower", TOLERANCES.get(cell.printed["unit"], -math.inf)
-    if cell.equal if cell.counted else abs(d) <= known + ROUNDING:
-        return "reproduced"
-    if cell.counted:
-        return beyond
-    # Without a printed spread the paper's number is one more run.
-    trials = paper.reporting["trials"].value if std is not None else 1
-    both = compared(cell.printed["published"], std, trials, cell.reached)
-    within = both is not None and abs(d) <= both.between()[1] - d + ROUNDING
-    return "within noise" if within else beyond
 
 
 def order(table: pd.DataFrame) -> pd.DataFrame:
