@@ -266,7 +266,7 @@ def papermill_complaint(
     except DeadKernelError:
         return "the kernel died, perhaps for lack of memory"
     except papermill.PapermillExecutionError as error:
-        if error.ename == "KeyboardInterrupt":
+        if error.ename in ("KeyboardInterrupt", "Stopped"):
             return INTERRUPTED
         kind = "" if error.ename == "FedReproError" else f"{error.ename}: "
         return f"{kind}{(error.evalue.splitlines() or [''])[0]}"

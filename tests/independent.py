@@ -179,8 +179,10 @@ def count(name: str, test: dict[str, Any]) -> list[tuple[float, float]]:
     found = []
     for study in index()[2]:
         rows = study["counted"].get(test["experiment"], ())
-        if rows and study["study"]["paper"] == name:
-            seen = {row["method"]: row["value"] for row in rows}
+        own = rows if study["study"]["paper"] == name else ()
+        places = {row["dataset"] for row in own}
+        for dataset in places & {test["dataset"]} if "dataset" in test else places:
+            seen = {row["method"]: row["value"] for row in own if row["dataset"] == dataset}
             others = [test["above"]] if "above" in test else [seen[other] for other in test["than"]]
             sign = -1 if test.get("lower") else 1
             over = [sign * (seen[test["better"]] - o) - test.get("margin", 0.0) for o in others]

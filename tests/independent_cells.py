@@ -78,7 +78,7 @@ def counted(name: str) -> dict[Place, str]:
                 if not lesser:
                     gap = abs(row["value"] - float(cell.partition("±")[0]))
                     word = f"counted {'' if gap <= 0.5 * 10**-digits + 1e-9 else 'un'}equal"
-                found[table, given["dataset"], row["method"], column] = word
+                found[table, row["dataset"], row["method"], column] = word
     return found
 
 

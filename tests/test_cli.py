@@ -47,6 +47,7 @@ WRONG = (  # what is typed wrong, and what the one line names
         ("--dataset minidigits --dataset office9", "office10"),
         ("--scale paper --dataset office10 --set rounds=3", "reduced"), ("--methods ,", "commas"),
         ("figure-2c --methods FedBN", "has no row for FedBN"), ("--methods FedAvgg", "FedAvg"),
+        ("--dataset cifar10", "name one"),
     )),
     ("sweep nopaper", "adcol"), *((f"sweep adcol {words}", named) for words, named in (
         ("--experiment table-99", "table-1"), ("--scale huge", "smoke"), ("--device tpu", "cpu"),

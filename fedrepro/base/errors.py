@@ -20,6 +20,13 @@ class Missing(FedReproError):
     """Files of data or of weights are not here."""
 
 
+class Stopped(KeyboardInterrupt):
+    """A training was interrupted; its finished rounds are kept."""
+
+    def _render_traceback_(self) -> list[str]:
+        return ["interrupted: finished rounds are kept; run the cell again to continue"]
+
+
 class Diverged(FedReproError):
     """The loss of a run is not finite in a round, counted from 1. Earlier rounds are kept."""
 
@@ -41,7 +48,8 @@ def choices(name: str, known: Iterable[str]) -> str:
     near = [names[key] for key in get_close_matches(str(name).lower(), names, n=3)]
     every = list(names.values())
     rest = [f"{len(every) - MOST} more"] if len(every) > MOST else []
-    return ", ".join(near or every[:MOST] + rest)
+    shown = (repr(name) if "," in name else name for name in near or every[:MOST])
+    return ", ".join([*shown, *([] if near else rest)])
 
 
 def one_of(name: str, known: Iterable[str], what: str) -> str:

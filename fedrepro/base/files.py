@@ -127,7 +127,7 @@ def alone(lock: Path, mend: str, busy: str) -> AbstractContextManager[Any]:
 def check_runs(folder: Path) -> None:
     """FedReproError where a file has the place of the folder of runs."""
     if folder.exists() and not folder.is_dir():
-        raise FedReproError(f"runs folder {folder} is a file; name a folder with --runs")
+        raise FedReproError(f"runs folder {folder} is a file; name a folder for runs")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

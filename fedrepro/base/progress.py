@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from html import escape
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -187,6 +188,7 @@ class NotebookFigure(Progress):
         self._lines: dict[str, list[tuple[float, float]]] = {}
         self._cell: int | None = None
         self._show = _Output()
+        self._ended = ""
 
     def start(self, label: str, total: int, done: int) -> None:
         super().start(label, total, done)
@@ -194,9 +196,8 @@ class NotebookFigure(Progress):
             if self._cell is not None:
                 self._show({"text/plain": "The figure continues in the next cell that trains."})
             self._show, self._cell = _Output(), cell
-        while label in self._lines:  # the same method with another setting
-            label += "'"
-        self._points = self._lines[label] = []
+        names = (f"{label} ({n})" if n > 1 else label for n in count(1))  # of other settings, too
+        self._points = self._lines[next(name for name in names if name not in self._lines)] = []
         self._draw(_bar(self.label, "round", done, total))
 
     def round(self, number: int, accuracy: float) -> None:
@@ -207,7 +208,14 @@ class NotebookFigure(Progress):
 
     def finish(self, text: str) -> None:
         super().finish(text)
-        self._draw(f"{self.label}  {text}  {self.left if self.rounds else 'all trained'}")
+        self._ended = f"{self.label}  {text}"
+        self._draw(f"{self._ended}  {self.left if self.rounds else 'all trained'}")
+
+    def row(self, key: str) -> None:
+        super().row(key)
+        if not self.todo and self._ended:  # it may have had fewer rounds than planned
+            self._draw(f"{self._ended}  all trained")
+            self._ended = ""
 
     def _draw(self, line: str) -> None:
         lines, names = "", ""

@@ -118,7 +118,8 @@ class Training:
             if checkpoint is not None and whole[1]["round"]:
                 checkpoint.save(*whole)
             raise
-        progress.finish(f"{self.round} rounds, avg {self.log.accuracy():.2f} %")
+        rounds = "1 round" if self.round == 1 else f"{self.round} rounds"
+        progress.finish(f"{rounds}, avg {self.log.accuracy():.2f} %")
         return self.curve()
 
     # A round.

@@ -129,6 +129,8 @@ class Question:
         whole = hasattr(self.seed, "__index__") and not isinstance(self.seed, bool)
         need(whole and self.seed >= 0, f"seed {self.seed!r}: give 0 or a positive whole number")
         self.seed = operator.index(self.seed)  # numpy's have no JSON
+        listed = self.only is None or isinstance(self.only, list | tuple)
+        need(listed, f'methods {self.only!r}: give a list of names, such as ["FedAvg", "FedBN"]')
         self._methods = known_methods(self.only or ())
         known = self._methods | self.paper.labels
         for label in self.only or ():
@@ -145,6 +147,8 @@ class Question:
         ids, kind = [e.id for e in self.paper.named(experiment, self.scale)], folders.kind
         if experiment == "all":
             ids = [name for name in ids if kind(self.dataset) in self.paper.datasets_for(name)]
+            where = f"{self.paper.short} on {self.dataset}, scale {self.scale}"
+            need(ids, f"{where}: no experiment runs there unless it is named; name one")
         found = {name: self.arms(name) for name in ids}
         held = {word for arms in found.values() for arm in arms for word in (arm.label, arm.method)}
         lost = ", ".join(name for name in self.only or () if name not in held)

@@ -120,9 +120,11 @@ def seconds(asked: Asked) -> Values:
         devices[result.label] = result.record.environment["device"]
     reference = asked.experiment.relative_to
     base = spent.get(reference) if reference else 1.0
+    first, *others = asked.table.columns
+    column = asked.column or (asked.dataset if others else first)
     for label, value in spent.items():
         known = base and (not reference or devices[label] == devices[reference])
-        yield label, asked.column or asked.table.columns[0], value / base if known else None
+        yield label, column, value / base if known else None
 
 
 @quantity("communication")

@@ -129,7 +129,7 @@ def pick_device(name: str) -> torch.device:
     """The device for auto, cpu or cuda; cuda is made deterministic."""
     one_of(name, DEVICES, "device")
     available = torch.cuda.is_available()
-    need(name != "cuda" or available, "no CUDA device is available; use --device cpu")
+    need(name != "cuda" or available, "no CUDA device is available; choose device cpu")
     if name == "cpu" or not available:
         return torch.device("cpu")
     torch.backends.cudnn.deterministic = True

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from fedrepro.base import files
-from fedrepro.base.errors import Diverged, FedReproError, need
+from fedrepro.base.errors import Diverged, FedReproError, Stopped, need
 from fedrepro.base.progress import Progress, Tracker, progress as default_progress, resolve
 from fedrepro.base.protocol import DataSpec
 from fedrepro.base.threads import recorded
@@ -165,7 +165,7 @@ class Store:
         found = next(filter(None, (self.find(identity, probe) for identity in ids)), None)
         folder = self.root / (found.run_id if found is not None else ids[0])
         if found is None:
-            mend, busy = "name a writable folder with --runs", "another process trains run "
+            mend, busy = "name a writable folder for runs", "another process trains run "
             with files.alone(folder / ".lock", mend, busy + folder.name):
                 # Another process may have finished or packed it while this one waited.
                 self._pack = Pack(self.root)
@@ -212,6 +212,8 @@ def _train(
 
     try:
         training.run(progress, checkpoint, after_round)
+    except KeyboardInterrupt:
+        raise Stopped from None
     except Diverged as end:
         said = {"message": str(end), "seed": end.seed, "round": end.round}
         files.write_json(folder / DIVERGED, said)

@@ -1,6 +1,7 @@
 """For the paper notebooks: open a study from the parameters cell, show it, look into a method."""
 
 import inspect
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from textwrap import dedent
@@ -22,7 +23,7 @@ from fedrepro.quantities.counted import with_prototypes
 from fedrepro.report import images, ledger, views
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
-from fedrepro.report.tables import NOTHING, Html
+from fedrepro.report.tables import NOTHING, Html, prose
 from fedrepro.report.text import names_in
 
 OPEN = ("inferred", "decided")  # decided by neither a paper nor public code
@@ -54,8 +55,10 @@ def keep(name: str, picture: Picture) -> None:
 
 def drawing(paper: str) -> Html:
     """The picture of a paper's method."""
-    path = papers.FOLDER / f"{paper}.svg"
-    return Html(path.read_text(encoding="utf-8"), f"one round of {paper}")
+    text = b64encode((papers.FOLDER / f"{paper}.svg").read_bytes()).decode()
+    said = f"one round of {paper}"  # JupyterLab shows no SVG itself in a notebook of others
+    look = 'width="400" style="max-width: 100%"'
+    return Html(f'<img alt="{said}" {look} src="data:image/svg+xml;base64,{text}">', said)
 
 
 def protocol(study: Study, experiments: Sequence[str]) -> Html:
@@ -65,15 +68,17 @@ def protocol(study: Study, experiments: Sequence[str]) -> Html:
 
 
 def runs(found: Results) -> pd.DataFrame:
-    """Train or read every run, one per row; above them one line for each that diverged."""
+    """Train or read every run, one per row; above them one line for each that diverged. Accuracy
+    is that of the last round, whatever the paper's tables take."""
     rows: dict[str, dict[str, Any]] = {}
-    for *_, result in found.runs():
+    for _, name, result in found.runs():
         curve, last = result.record.curve, result.curve().iloc[-1]
         rows[result.record.run_id] = rows.get(result.record.run_id) or {
+            "first used in": name,
             "run": result.label,
             "method": result.record.config["method"]["name"],
             "rounds": int(curve["round"].max()),
-            "accuracy (%)": round(last["avg"], 2),
+            "accuracy (%), last round": round(last["avg"], 2),
             "seconds": round(float(metrics.seconds(curve).sum()), 1),
             "MB per client": round(last["bytes"] / 1e6, 3),
         }
@@ -126,7 +131,7 @@ def inversions(found: Results, experiment: str, paper_steps: int) -> None:
         show(views.numbers(found, experiment, one.dataset))
 
 
-def departures(study: Study) -> pd.DataFrame:
+def departures(study: Study) -> Html:
     """What may explain a difference from the paper's numbers: scale, data, undecided settings."""
     federation = study.federation()
     scales = {str(name): spec.reason for name, spec in study.paper.scales.items()}
@@ -134,11 +139,11 @@ def departures(study: Study) -> pd.DataFrame:
     rows += [(key, str(value), "changed by hand") for key, value in study.changes.items()]
     for domain, clauses in federation.deviations.items():
         kind = "subset" if domain in federation.subsets else "deviation"
-        rows += [(f"data: {domain}", kind, clause) for clause in clauses]
+        rows += [(f"data: {domain}", kind, c.removeprefix(f"{domain}: ")) for c in clauses]
     sources = study.paper.sources(study.dataset, study.scale)
     unsettled = sources[sources.status.isin(OPEN) & (sources.setting != "data.dataset")]
     rows += list(unsettled[["setting", "value", "source"]].itertuples(index=False, name=None))
-    return pd.DataFrame(rows, columns=["what", "value", "why"]).set_index("what")
+    return prose(("what", "value", "why"), rows, "what differs, and why")
 
 
 # Into a method.

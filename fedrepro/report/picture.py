@@ -14,6 +14,7 @@ import pandas as pd
 from matplotlib import rc_context, ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.textpath import TextPath
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
@@ -153,11 +154,11 @@ def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "", grid: Any = 
 def legend_above(figure: Picture, ax: Axes, ncols: int = 3, title: str | None = None) -> None:
     """Put the legend above the axes, in as many columns as fit; title: a line above it."""
     handles, labels = ax.get_legend_handles_labels()
-    letters = [len(label) for label in labels]
-    splits = (np.array_split(letters, n) for n in range(min(ncols, len(labels)), 1, -1))
-    # The approximate width: letters and one handle for each column, which are filled one by one.
-    fit = (one for one in splits if sum(0.066 * part.max() + 0.6 for part in one) <= WIDTH)
-    ncols = len(next(fit, [letters]))
+    widths = [TextPath((0, 0), label, SMALL).get_extents().width / 72 for label in labels]
+    splits = (np.array_split(widths, n) for n in range(min(ncols, len(labels)), 1, -1))
+    # Columns are filled one by one; beside its longest text each has a handle and two gaps.
+    fit = (one for one in splits if sum(part.max() + 0.62 for part in one) <= WIDTH)
+    ncols = len(next(fit, [widths]))
     text = {"title": title, "fontsize": SMALL, "title_fontsize": SMALL}
     look = {"frameon": False, "handlelength": 2.6, "columnspacing": 1.2, **text}
     figure.legend(handles, labels, loc="outside upper center", ncols=ncols, **look)

@@ -77,8 +77,11 @@ def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str
     html = Styler(frame).set_caption(said).to_html(exclude_styles=True)
     head, body = html.split("<tbody>")
     head = head.replace("<table>", f'<table class="{kind}">').replace("<th ", '<th scope="col" ')
+    head = head.replace(" colspan=", ' style="text-align: left" colspan=')
     head = head.replace("<caption>", '<caption style="text-align: left; white-space: normal">')
     body = body.replace("<th ", '<th scope="row" ').replace("<td >", "<td>")
+    if "prose" in kind:  # JupyterLab aligns right
+        body = re.sub("<(th|td)(?=[ >])", r'<\1 style="text-align: left"', body)
     whole = (
         f'<div class="table-scroll" style="overflow-x: auto" tabindex="0" role="region" '
         f'aria-label="{escape(label)}">\n{head}<tbody>{body}</div>\n'
@@ -194,7 +197,7 @@ class Section:
         printed = {row["column"] for row in rows if pd.notna(row["published"])}
         if "avg" in ran - printed and len(ran) == 2:  # of one column
             columns.remove("avg")
-        # Other domains than the paper's: its own columns would be empty.
+        # Other domains or measures than the paper's: its own columns would be empty.
         foreign = bool(ran - printed - {"avg"})
         self.columns = [c for c in columns if c in ran or not foreign]
         if foreign:  # an average over other domains is another number
@@ -208,8 +211,7 @@ class Section:
         self.statement = _STATEMENTS.get(scale, "printed numbers only")
         self.notes = []
         if left_out := ", ".join(c for c in columns if c not in self.columns):
-            said = "Other domains than the paper's, whose columns are left out"
-            self.notes.append(f"{said}: {left_out}.")
+            self.notes.append(f"The paper's columns that these runs lack are left out: {left_out}.")
         of_methods = not any(kind.of_one_set for kind in kinds)
         self.ranked = scale == "reduced" and not self.bare and of_methods
         if self.ranked:

@@ -21,13 +21,13 @@ from fedrepro.report.tables import NOTHING, Html, nothing, number
 from fedrepro.report.text import dataset_name
 
 PRINTED = "The printed numbers"
-UNRUN = "It can run, but no run is recorded yet."
 Shown = Picture | Html
 Draw = Callable[..., Picture]
 
 
 def show(things: Iterable[Any]) -> None:
-    display(*things)
+    for thing in things:  # one by one: a thing's own note stands above it
+        display(thing)
 
 
 def _last(things: Sequence[Shown]) -> Shown:
@@ -396,5 +396,5 @@ def measured(name: str, index: str = "", **how: Any) -> pd.DataFrame | Html:
 def blocked(paper: str) -> Html:
     """The tables and figures that cannot run or have no recorded run, and why."""
     found, ran = papers.load(paper).experiments, recorded(paper).experiments
-    rows = [(f"{e.id}: {e.caption}", e.reason or UNRUN) for e in found if e.id not in ran]
+    rows = [(f"{e.id}: {e.caption}", e.reason or NOTHING) for e in found if e.id not in ran]
     return markup.prose(("table or figure", "why it is not run"), rows, "what is not run")

@@ -66,8 +66,15 @@ def test_a_notebook_has_one_figure_for_all_runs_of_a_cell(monkeypatch):
     form.row("a")
     tell(form)
     assert len(shown) == 1 and shown[0][-1]["text/plain"].endswith("avg 20 %  all trained")
+    form.row("b")
+    form.plan({"d": 5})  # its run ends before its planned rounds
+    tell(form)
+    assert shown[0][-1]["text/plain"].endswith("left")
+    form.row("d")
+    assert shown[0][-1]["text/plain"].endswith("avg 20 %  all trained")
     html = shown[0][-1]["text/html"]
-    assert html.count("<polyline points='210.0,126.0 420.0,112.0'") == 2
+    assert html.count("<polyline points='210.0,126.0 420.0,112.0'") == 3
+    assert "ADCOL seed 0 20.00 %" in html and "ADCOL seed 0 (3) 20.00 %" in html
 
     form = progress.progress()
     assert progress.progress() is form is not progress.progress(own=True)

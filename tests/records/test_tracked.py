@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import fedrepro
 from fedrepro import cli
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, Stopped
 from fedrepro.base.files import TRACK
 from fedrepro.base.progress import Progress, Tracker
 from fedrepro.federated import metrics
@@ -69,9 +69,10 @@ def test_a_resumed_run_has_no_step_twice(tmp_path, monkeypatch):
                 raise KeyboardInterrupt
 
     where = {"changes": ROUNDS, "runs": tmp_path, "track": "tensorboard"}
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(Stopped) as stop:
         patch.setattr("fedrepro.records.store.default_progress", Cut)
         fedrepro.run("ADCOL", **where)
+    assert "run the cell again" in stop.value._render_traceback_()[0]
     (cut,) = tmp_path.glob("*/tensorboard")
     assert [step for step, _ in events(cut)["accuracy/mean"]] == [1]
     check(fedrepro.run("ADCOL", **where), cut)

@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -75,6 +76,16 @@ def filed(picture: Picture) -> dict[str, Any]:
     assert compiler.vegalite_to_vega(text, vl_version=VEGA_LITE)["marks"]
     found: dict[str, Any] = json.loads(text)
     return found
+
+
+def test_a_legend_lies_within_its_picture():
+    labels = [f"GPCL={a}, APA={b}, number {n}" for n, (a, b) in enumerate(product("xw", "xw"))]
+    frame = pd.concat(curve_frame().assign(label=label) for label in labels)
+    figure = figures.curves(frame)
+    figure.draw_without_rendering()
+    (found,) = figure.legends
+    box = found.get_window_extent()
+    assert legend(figure) == labels and 0 <= box.x0 < box.x1 <= figure.bbox.x1
 
 
 def test_curves_are_means_in_a_band_over_seeds():
