@@ -1,13 +1,14 @@
 """The library in a few calls: look at a federation, run one method on it, compare several."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from fedrepro.base.errors import need
+from fedrepro.base.errors import Diverged, need
 from fedrepro.base.files import RUNS
 from fedrepro.base.progress import Progress, Tracker, progress as default_progress
 from fedrepro.data.federation import Federation
@@ -108,7 +109,8 @@ def compare(
     """Accuracy in percent after the last round: one row per method, means over the seeds.
 
     Columns: each domain, their mean `avg`, the number of `seeds`, and `low` and `high`, the 95 %
-    interval of `avg` (Student's t over seeds; NaN with one seed). The rest as in `run`."""
+    interval of `avg` (Student's t over seeds; NaN with one seed, and with two equal ones). Seeds
+    that diverge are left out, and counted in a column `diverged`. The rest as in `run`."""
     plain = not isinstance(methods, Mapping) and "seed" not in where
     need(plain, "compare takes names of methods, and seeds=[...]; fields are for all; else use run")
     methods = [methods] if isinstance(methods, str) else list(methods)
@@ -121,10 +123,13 @@ def compare(
     for method in methods:
         last = []
         for seed in seeds:
-            found = run(method, dataset, seed=seed, **where)
-            last.append(found.accuracy.iloc[-1].rename(seed))
+            with suppress(Diverged):
+                found = run(method, dataset, seed=seed, **where)
+                last.append(found.accuracy.iloc[-1].rename(seed))
             shown.row(f"{method} {seed}")
-        table = pd.concat(last, axis=1)
+        table = pd.concat(last, axis=1) if last else pd.DataFrame(index=["avg"])
         low, high = metrics.interval(table.loc["avg"])
-        rows[method] = {**table.mean(axis=1), "seeds": len(seeds), "low": low, "high": high}
+        rows[method] = {**table.mean(axis=1), "seeds": len(last), "low": low, "high": high}
+        if lost := len(seeds) - len(last):
+            rows[method]["diverged"] = lost
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")

@@ -27,7 +27,7 @@ import psutil
 import torch
 import yaml
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError, Missing, first_mistake, need, one_line
@@ -46,6 +46,7 @@ FOLDER = "campaign"  # in the runs folder: the progress of each run
 GRACE = 120.0  # seconds a stopped worker has to save its last round
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 NOTHING = {"round": 0, "rounds": 0, "trained": 0, "seconds": 0.0}  # of a run's status, at first
+ENDED = ("done", "diverged")  # a run that diverged would do so again
 HEADER = ("paper", "experiment", "data set", "scale", "row", "seed", "state", "PFLOP", "hours left")
 
 
@@ -55,7 +56,7 @@ class Entry(BaseModel, frozen=True, extra="forbid"):
     floating point operations in 1e15, shown until some run has read the data and it is counted.
     note: for readers."""
 
-    paper: str
+    paper: Annotated[str, StringConstraints(to_lower=True)]
     experiment: str
     dataset: str
     scale: Scale = "paper"
@@ -192,7 +193,7 @@ def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     ]
     frame, sizes = pd.DataFrame(said), pd.Series(counted, dtype=float)
     rounds = frame.rounds.clip(lower=1)
-    left = (sizes * (1 - frame["round"] / rounds)).mask(frame.state == "done", 0.0)
+    left = (sizes * (1 - frame["round"] / rounds)).mask(frame.state.isin(ENDED), 0.0)
     hours, done = frame.seconds[sizes.notna()].sum() / 3600, (sizes * frame.trained / rounds).sum()
     speed = done / hours if hours and done else math.nan
     lines = [
@@ -239,7 +240,7 @@ def train(
         raise FedReproError(f"another campaign trains into {runs}; {advice}") from None
     os.environ |= dict.fromkeys(ONE_THREAD, "1")  # read when a worker imports numpy and torch
     end = time.monotonic() + (math.inf if minutes is None else 60 * minutes)
-    waiting = [run for run in todo if status(run, runs)["state"] != "done"]
+    waiting = [run for run in todo if status(run, runs)["state"] not in ENDED]
     say(f"{len(todo) - len(waiting)} of {len(todo)} runs are done, {len(waiting)} to do")
     busy, failed = dict[SpawnProcess, Run](), 0
     try:
@@ -303,7 +304,7 @@ class _Told(Progress):
         me = psutil.Process()
         self.path, self.stopping = path, False
         self.trained, self._seconds = known["trained"], known["seconds"]
-        self.said = {key: known[key] for key in NOTHING}
+        self.said = {key: known[key] for key in (*NOTHING, "data") if key in known}
         self.say(state="under way", process=[me.pid, me.create_time()])
 
     def say(self, **facts: Any) -> None:
@@ -346,7 +347,8 @@ def _main(run: Run, runs: Path, root: Path | None) -> None:
         told.say(state="diverged" if isinstance(error, Diverged) else "failed", reason=str(error))
     except Exception as error:
         traceback.print_exc()
-        told.say(state="failed", reason=f"{type(error).__name__}: {one_line(error)}")
+        place = f"see {runs / FOLDER / run.key}.log"
+        told.say(state="failed", reason=f"{type(error).__name__}: {one_line(error)}; {place}")
 
 
 def _follow() -> None:

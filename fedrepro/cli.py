@@ -337,6 +337,7 @@ def verdicts(
     from fedrepro.report.printout import cell_lines, published_cells  # torch comes with it
 
     own = [notebooks.resolve()] if notebooks else []
+    own = [at / "notebooks" if (at / "notebooks").is_dir() else at for at in own]  # of runs, too
     places = own or [RECORDS / "notebooks", RUNS / "notebooks"]
     rows = [row for row in published_cells(places) if paper in (None, row["paper"])]
     typer.echo(text.as_json(rows, text.CELL_KEYS) if as_json else cell_lines(rows))

@@ -155,9 +155,11 @@ def prepare(
 
 @records_app.command()
 def pack(runs: Known = RUNS) -> None:
-    """Move finished runs into packed files of the same folder. Features are left out; if a
-    notebook draws a run's features, their t-SNE points are kept. The notebooks' glued results
-    are kept too."""
+    """Move finished runs into packed files of the same folder, with all accuracies and bytes.
+
+    Not all is kept: other numbers are rounded to two or three digits; loss terms, test losses and
+    the server's log are those of about 50 rounds; features are left out. If a notebook draws a
+    run's features, their t-SNE points are kept. The notebooks' glued results are kept too."""
     from fedrepro.records import packed  # torch comes with it
     from fedrepro.report.results import collect, keep
 
@@ -174,7 +176,7 @@ def pack(runs: Known = RUNS) -> None:
 
 @records_app.command()
 def unpack(out: Annotated[Path, Option(help="Folder for the runs.")], runs: Known = RUNS) -> None:
-    """Write packed runs as folders, as `fedrepro run` writes them, but without features."""
+    """Write packed runs as folders, as `fedrepro run` does, with what `pack` kept of them."""
     from fedrepro.records import packed
 
     typer.echo(f"{packed.unpack(runs, out)} runs in {out}")

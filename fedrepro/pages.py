@@ -194,7 +194,8 @@ def _execute(pages: list[Path], folder: Path, meanwhile: Callable[[], None]) -> 
 def _add_own(folder: Path, copy: Path, toc: dict[str, Any], say: Report) -> None:
     """Make pages from the user's executed notebooks, in a separate part at the end, and one with
     the means over seeds of those that are results."""
-    own = list(_finished(folder, say))
+    if not (own := list(_finished(folder, say))):
+        say(f"no page of your own: {folder} has no executed notebook; `fedrepro sweep` makes them")
     (copy / OWN).mkdir(parents=True, exist_ok=True)
     chapters = []
     for file, notebook, given in own:

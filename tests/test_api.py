@@ -24,6 +24,9 @@ def test_methods_compared_are_rows_with_intervals(tmp_path, capsys):
     assert "row 4 of 4, SOLO seed 1  round 1/1" in capsys.readouterr().err
     assert (table.low <= table.avg).all() and (table.avg <= table.high).all()
     assert fedrepro.compare(["FedAvg"], seeds=[0], **where).low.isna().all()
+    wild = {**where, "changes": {**where["changes"], "optimizer.lr": 1e30}}
+    lost = fedrepro.compare(["FedAvg"], seeds=[0], **wild).loc["FedAvg"]
+    assert np.isnan(lost.avg) and (lost.seeds, lost.diverged) == (0, 1)
 
 
 def test_a_federation_and_a_wrong_name():

@@ -151,6 +151,8 @@ def test_what_diverges_or_lacks_data_is_one_line_and_the_rest_goes_on(tmp_path):
     assert [line.split(":")[0] for line in lines[1:]] == ["skipped", "diverged", "done"], lines
     assert "is missing under" in lines[1] and "training diverged" in lines[2]
     assert "1 skipped, 1 diverged, 1 done" in listed(tmp_path)
+    again = call(tmp_path, "--jobs", "1", "--root", str(tmp_path / "empty"))
+    assert "2 of 3 runs are done, 1 to do" in again.output  # nor is it tried again
 
 
 def test_one_campaign_a_folder(tmp_path):

@@ -69,7 +69,8 @@ def first_mistake(error: ValidationError) -> str:
         return f"{where} is missing; add it"
     if first["type"] == "value_error":  # of several settings: they need not be shown
         return f"{where}: {first['ctx']['error']}"
-    return f"{where} = {first.get('input')!r}: {first['msg']}; correct that value"
+    said = first["msg"].replace("a valid tuple", "a list, such as [a, b]")
+    return f"{where} = {first.get('input')!r}: {said}; correct that value"
 
 
 def one_line(error: BaseException) -> str:

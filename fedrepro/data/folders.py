@@ -112,6 +112,8 @@ def _look(root: Path) -> Tree:
     for domain in names:
         lacking = [name for name in classes if name not in found[domain]]
         said = f"has no picture of {', '.join(lacking[:3])}"
+        own = [name for name in names if lacking and lacking[0] in found[name]]
+        said += f", a class of {', '.join(own)} alone" * (len(own) == 1 < len(names) - 1)
         _need(not lacking, root / domain, said, "every domain needs every class")
         _need(domain not in TAKEN, root / domain, "has the name of a column", "rename the domain")
     with _own():

@@ -147,7 +147,7 @@ def decode_image(content: bytes, name: str, size: int, upright: bool = False) ->
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(BytesIO(content), formats=FORMATS) as image:
                 check(image.width * image.height <= MAX_PIXELS, name, large)
-                check(image.mode[0] not in "IF", name, "has more than 8 bits per colour")
+                check(image.mode[0] not in "IF", name, "has more than 8 bits per colour (take 8)")
                 turned = on_white(ImageOps.exif_transpose(image)) if upright else image
                 return resized(turned.convert("L" if image.mode in ("L", "1") else "RGB"), size)
     except FedReproError:

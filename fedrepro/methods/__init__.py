@@ -48,6 +48,7 @@ def _check(method: Any) -> None:
     need(is_method, f"{title} is not a method; make it a subclass of Method")
     named = isinstance(vars(method).get("name"), str) and method.name
     need(named, f'{title} has no name; add name = "{title}" to the class')
+    need(not {*",;"} & {*method.name}, f"{title}.name has a comma or semicolon; leave it out")
     cited = isinstance(getattr(method, "reference", None), str)
     need(cited, f"{title} has no reference; add the key of its paper: reference = ...")
     for field in fields(method):
@@ -73,7 +74,13 @@ def _check(method: Any) -> None:
         near = get_close_matches(own, alike, 1, 0.85)
         mend = f"write {', '.join(near)}, or choose another name"
         need(not near, f"{title}.{own} has no effect; {mend}")
-    for cls in method.__mro__[: method.__mro__.index(Method)]:
+    layers = order[: order.index(Method)]
+    written = {n for cls in layers for n in vars(cls) if n[:2] != "__"}
+    acts = any(n in known or callable(getattr(Method, n, None)) for n in written)
+    strange = min((n for n in written if not hasattr(Method, n)), default="")
+    mend = "write client_loss or another function of Method"
+    need(acts or not strange, f"{title}.{strange} has no effect, and nothing else differs; {mend}")
+    for cls in layers:
         for own in vars(cls).keys() & known - inspect.get_annotations(cls).keys():
             mend = f"write {own}: TYPE = hyper(...)"
             raise FedReproError(f"{title}.{own} without a type has no effect; {mend}")

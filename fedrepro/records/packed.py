@@ -252,6 +252,7 @@ def unpack(root: Path, out: Path) -> int:
     if wrong := check(root):
         raise FedReproError(f"{root}: {wrong[0]} ({len(wrong)} mistakes); restore the files")
     packed = Pack(root)
+    need(packed.runs, f"no packed runs in {root}; name another folder with --runs")
     runs = [run for run in packed.runs if not (out / run / "done").exists()]
     for run in runs:
         record = PackedRecord(root / run, packed)

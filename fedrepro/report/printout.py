@@ -14,7 +14,7 @@ from fedrepro.quantities.base import Study, wide
 from fedrepro.report import text
 from fedrepro.report.claims import Answer
 from fedrepro.report.results import Results, collect
-from fedrepro.report.tables import number, plain, spread
+from fedrepro.report.tables import STATEMENTS, number, plain, spread
 from fedrepro.report.verdicts import beside, build_table
 
 
@@ -34,7 +34,7 @@ def result(study: Study, experiment: str) -> str:
     ours = wide(rows).map(number, unit=unit)
     lines = text.aligned(("method", *map(str, ours)), ours.itertuples(name=None))
     lost = "".join(f"{label}: {end}\n" for label, end in study.diverged(experiment).items())
-    return f"{title}\n{lines}\n{lost}"
+    return f"{title}\n{study.dataset}, {STATEMENTS[study.scale]}\n{lines}\n{lost}"
 
 
 MEANS = ("paper", "table", "dataset", "scale", "method", "seeds", "mean accuracy", "95 % interval")
@@ -57,13 +57,16 @@ def over_seeds(folder: Path, notebooks: Sequence[Path]) -> list[tuple[str, ...]]
         if own := [other for other in found if other[:-1] == key[:-1] and other != key]:
             found[own[-1]] = found.pop(key) | found[own[-1]]  # seeds that diverged have no code
     lines: list[tuple[str, ...]] = []
+    shown = Counter(key[:-1] for key in found)
     for key, seeds in found.items():
+        *_, row, code = key
+        row += f" (code {code[:6]})" * (shown[key[:-1]] > 1)  # another version of a method
         values = [value for value in seeds.values() if value is not None]
         lost = f", {len(seeds) - len(values)} diverged" * (len(values) < len(seeds))
         mean, ends = number(fmean(values) if values else None, "percent"), metrics.interval(values)
         around = " to ".join(number(end, "percent") for end in ends)
         around = "–" if any(map(math.isnan, ends)) else around
-        lines.append((*key[:-1], f"{len(values)}{lost}", mean, around))
+        lines.append((*key[:-2], row, f"{len(values)}{lost}", mean, around))
     return lines
 
 

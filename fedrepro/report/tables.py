@@ -45,7 +45,7 @@ AXES = {
     "factor": "factor (times)",
 }
 _DECIMALS = {"percent": 1, "fraction": 3, "ratio": 2}
-_STATEMENTS = {
+STATEMENTS = {
     "smoke": "smoke: tests the code, not a result",
     "reduced": "reduced: order of methods only, no verdict on numbers",
     "paper": "paper: the paper's protocol",
@@ -208,7 +208,7 @@ class Section:
         self.standins = {row["column"] for row in rows if row["standin"]}
         self.bare = all(pd.isna(cell["published"]) for cell in self.cells.values())
         self.filed = not self.bare and any(pd.notna(c["authors"]) for c in self.cells.values())
-        self.statement = _STATEMENTS.get(scale, "printed numbers only")
+        self.statement = STATEMENTS.get(scale, "printed numbers only")
         self.notes = []
         if left_out := ", ".join(c for c in columns if c not in self.columns):
             self.notes.append(f"The paper's columns that these runs lack are left out: {left_out}.")

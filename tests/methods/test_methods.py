@@ -155,6 +155,8 @@ NAMED = {"name": "Made", "reference": "nobody"}
         (made(name="Made"), "Made has no reference"),
         (made(**NAMED, __annotations__={"w": float}, w=0.1), r"Made.w has no source; write hyper"),
         (made(**NAMED, clientloss=lambda *_: 0), "Made.clientloss has no effect; write client_l"),
+        (made(**NAMED, local_loss=lambda *_: 0), "Made.local_loss has no effect, and nothing else"),
+        (made(name="A, B", reference="nobody"), "Made.name has a comma or semicolon"),
         (made(**NAMED, average=False), "Made.average has no effect; write averages"),
         (made(**NAMED, bn_policy="local"), "Made.bn_policy without a type has no effect"),
         (made(**NAMED, __annotations__={"shares": float}, shares=hyper(1.0, "x")), "shares hides"),
