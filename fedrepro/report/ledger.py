@@ -37,10 +37,10 @@ READ = {  # by kind: the columns read under each rule, with their head and unit
 }
 
 
-def ledger(found: Results) -> Html:
+def ledger(found: Results, scale: str = "paper") -> Html:
     """For the data sets and methods that were run: the scale, facts about the data, and settings
-    that the text does not decide, or of which public code says something."""
-    rows = [*_data(found), *_settings(found)]
+    that the text does not decide, or of which public code says something. scale: of the values."""
+    rows = [*_data(found), *_settings(found, scale)]
     return prose(HEAD, rows, f"ledger of {found.paper.short}", "ledger")
 
 
@@ -53,6 +53,9 @@ def _data(found: Results) -> Iterator[Sequence[str]]:
     for dataset in dict.fromkeys(study.dataset for study, _ in found.studies):
         if caveat := paper.dataset(dataset).caveat:
             yield f"data set {dataset}", "–", "–", caveat, "decided"
+    by_hand = dict(pair for study, _ in found.studies for pair in study.changes.items())
+    for name, value in by_hand.items():
+        yield name, "–", "–", as_text(value), "changed by hand"
     clauses: dict[str, dict[str, None]] = {}  # and the domains they are of
     for *_, result in found.runs():
         for domain, said in result.record.data["deviations"].items():
@@ -62,14 +65,14 @@ def _data(found: Results) -> Iterator[Sequence[str]]:
         yield f"data: {', '.join(domains)}", "–", "–", clause, "recorded with the runs"
 
 
-def _settings(found: Results) -> list[Sequence[str]]:
+def _settings(found: Results, scale: str) -> list[Sequence[str]]:
     paper = found.paper
     specs = [spec for name in found.experiments for spec in paper.arm_specs(name)]
     methods = dict.fromkeys(spec.method for spec in specs)
     datasets = dict.fromkeys(study.dataset for study, _ in found.studies)
     on: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}  # the data sets of each row
     for dataset in datasets:
-        given = {row["setting"]: row for row in paper.sources(dataset).to_dict("records")}
+        given = {row["setting"]: row for row in paper.sources(dataset, scale).to_dict("records")}
         del given["data.dataset"]
         for setting, facts in (given | fields(methods) | given).items():  # the paper's own first
             run = facts["value"] + f" (or {facts['alternatives']})" * bool(facts["alternatives"])

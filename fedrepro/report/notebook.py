@@ -23,10 +23,8 @@ from fedrepro.quantities.counted import with_prototypes
 from fedrepro.report import images, ledger, views
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
-from fedrepro.report.tables import NOTHING, Html, prose
+from fedrepro.report.tables import NOTHING, Html
 from fedrepro.report.text import names_in
-
-OPEN = ("inferred", "decided")  # decided by neither a paper nor public code
 
 
 def open_study(
@@ -129,21 +127,6 @@ def inversions(found: Results, experiment: str, paper_steps: int) -> None:
         print(f"{steps:,} steps per image; the paper takes {paper_steps:,}")
         keep("inversions", images.inversions(attacked, one.cells(experiment)))
         show(views.numbers(found, experiment, one.dataset))
-
-
-def departures(study: Study) -> Html:
-    """What may explain a difference from the paper's numbers: scale, data, undecided settings."""
-    federation = study.federation()
-    scales = {str(name): spec.reason for name, spec in study.paper.scales.items()}
-    rows = [("scale", study.scale, scales.get(study.scale, "the paper's protocol"))]
-    rows += [(key, str(value), "changed by hand") for key, value in study.changes.items()]
-    for domain, clauses in federation.deviations.items():
-        kind = "subset" if domain in federation.subsets else "deviation"
-        rows += [(f"data: {domain}", kind, c.removeprefix(f"{domain}: ")) for c in clauses]
-    sources = study.paper.sources(study.dataset, study.scale)
-    unsettled = sources[sources.status.isin(OPEN) & (sources.setting != "data.dataset")]
-    rows += list(unsettled[["setting", "value", "source"]].itertuples(index=False, name=None))
-    return prose(("what", "value", "why"), rows, "what differs, and why")
 
 
 # Into a method.

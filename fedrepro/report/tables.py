@@ -80,7 +80,7 @@ def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str
     head = head.replace(" colspan=", ' style="text-align: left" colspan=')
     head = head.replace("<caption>", '<caption style="text-align: left; white-space: normal">')
     body = body.replace("<th ", '<th scope="row" ').replace("<td >", "<td>")
-    if "prose" in kind:  # JupyterLab aligns right
+    if "protocol" in kind:  # sentences, which JupyterLab aligns right
         body = re.sub("<(th|td)(?=[ >])", r'<\1 style="text-align: left"', body)
     whole = (
         f'<div class="table-scroll" style="overflow-x: auto" tabindex="0" role="region" '

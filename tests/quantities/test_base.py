@@ -2,10 +2,8 @@
 
 import copy
 import math
-import re
 import shutil
 from dataclasses import replace
-from typing import get_args
 
 import pandas as pd
 import pytest
@@ -13,13 +11,13 @@ import pytest
 from fedrepro import methods, papers
 from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.progress import Silent
-from fedrepro.base.protocol import Status
 from fedrepro.federated import metrics, rounds
 from fedrepro.models import build_model, layout
 from fedrepro.papers import Arm, Tuning
 from fedrepro.quantities.base import Study, study
 from fedrepro.records import Store
 from fedrepro.report import notebook, results
+from fedrepro.report.ledger import ledger
 from fedrepro.report.verdicts import beside
 from tests import toys
 
@@ -175,26 +173,15 @@ def test_everything_runnable_runs_and_every_kind_has_numbers(smoke):
         assert rows and all(row["table"] == name and row["seed"] == 0 for row in rows), name
 
 
-def test_departures_are_read_from_flags(smoke, monkeypatch):
-    caveats = {"subsets": ("a",), "deviations": {"a": ("x",), "b": ("a subset",)}}
-    federation = replace(smoke.federation(), **caveats)
-    monkeypatch.setattr(type(smoke), "federation", lambda self: federation)
-    sources = smoke.paper.sources(smoke.dataset, smoke.scale)
-    words = "not stated, a project decision, inferred"  # they decide nothing
-    row = dict.fromkeys(sources.columns, "") | {"setting": "data.split", "source": words}
-    sources = pd.DataFrame([row | {"value": one, "status": one} for one in get_args(Status)])
-    monkeypatch.setattr(type(smoke.paper), "sources", lambda self, *_: sources)
-    html = notebook.departures(smoke).html
-    rows = re.findall(r"<th[^>]*>([^<]+)</th>\s*<td[^>]*>([^<]*)</td>", html)[1:]
-    assert rows[:2] == [("data: a", "subset"), ("data: b", "deviation")]
-    assert rows[2:] == [("data.split", "inferred"), ("data.split", "decided")]
-
-
 def test_some_arms_alone_and_changes_in_every_arm(smoke):
     some = study("adcol", "minidigits", "smoke", 0, only=["FedAvg"], runs_dir=smoke.store.root)
     assert [arm.label for arm in some.arms("table-1")] == ["FedAvg"]
     assert some.cells("table-2-rounds") == []
     changed = study("adcol", "minidigits", "smoke", 0, changes={"rounds": 5, "data.size": 32})
+    assert (
+        '<td style="text-align: left">changed by hand'
+        in ledger(results.Results([(changed, [])])).html
+    )
     for arm in changed.arms("table-4"):
         assert (arm.protocol.rounds, arm.protocol.data.size) == (5, 32)
     with pytest.raises(FedReproError, match=r"no setting .model\.depth."):
