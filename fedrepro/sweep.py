@@ -95,6 +95,7 @@ def plan(
     jobs = []
     for name in dict.fromkeys(papers):
         paper, source = load(name), NOTEBOOKS / f"{name}.ipynb"
+        need(source.is_file(), f"no notebook {source}: {CLONE}")
         every = datasets or default_datasets(paper, experiment, scale)
         for dataset, seed in product(every, seeds):
             asked = Question(paper, dataset, scale, seed, *how)
@@ -105,8 +106,6 @@ def plan(
             output = folder / "notebooks" / file_name(name, given)
             given["dataset"] = folders.placed(asked.dataset)
             jobs.append(Job(name, asked.dataset, seed, source, output, given))
-    for job in {job.source: job for job in jobs}.values():
-        check_parameters(job.source, job.parameters)
     return list({job.output: job for job in jobs}.values())
 
 
@@ -122,20 +121,6 @@ def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
     if len(plain) > LONGEST or not re.fullmatch(r"[\w .,=:(){}'\"\[\]-]+", signed, re.ASCII):
         plain = f"{plain[:LONGEST]}-{hashlib.sha256(signed.encode()).hexdigest()[:8]}"
     return f"{plain}.ipynb"
-
-
-def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
-    """FedReproError: no such notebook or parameter, for which papermill would only warn."""
-    need(notebook.is_file(), f"no notebook {notebook}: {CLONE}")
-    import papermill  # costs a second
-
-    try:
-        known = papermill.inspect_notebook(str(notebook))
-    except Exception as error:  # papermill and nbformat raise many kinds
-        raise FedReproError(f"{notebook} cannot be read ({one_line(error)}); restore it") from None
-    lacking = ", ".join(name for name in given if name not in known)
-    has = f"{notebook} has no parameter {lacking} (it has {', '.join(known) or 'none'})"
-    need(not lacking, f"{has}; add it to the cell tagged `parameters`")
 
 
 def sweep(

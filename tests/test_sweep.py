@@ -208,8 +208,6 @@ def test_what_cannot_begin_is_one_line(notebooks, run, tmp_path):
         assert len(result.stderr.splitlines()) == 1 and said in result.stderr
 
     refused("adcol.ipynb")
-    write_notebook(notebooks, GLUE, END, parameters=PARAMETERS.replace("data_root", "root"))
-    refused("no parameter data_root")
     write_notebook(notebooks, GLUE, END)
     refused("--on dask", "--scheduler", "tcp://127.0.0.1:1")
     refused("data root", "--data-root", str(tmp_path / "absent"))

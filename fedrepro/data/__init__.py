@@ -2,18 +2,15 @@
 the commands ``fedrepro data``, which say what is here, get the rest and prepare arrays."""
 
 import logging
-import shutil
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pooch
 import requests
-from tqdm import tqdm
 
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.data import domains, folders, manifest
@@ -23,7 +20,6 @@ from fedrepro.data.manifest import FileEntry, HashState, collection_of, locate, 
 __all__ = ["DATASETS", "ENCODERS", "fetch", "load_domain", "prepare", "status"]
 
 TIMEOUT = 60  # seconds without a byte
-BLOCK = 1 << 16
 NO_PICKLES = "is one of FedBN's prepared files, a pickle, which may run code: it is not read"
 
 
@@ -135,7 +131,7 @@ def prepare(
 def fetch(name: str, root: Path | str | None = None) -> str:
     """Get the full release of a domain; files with the right hash are kept. Returns what was done;
     without a mirror what is here already, and how to get the rest by hand. A download is tried
-    again three times; if interrupted, it continues where it stopped. FedReproError: it fails."""
+    again three times. FedReproError: it fails."""
     if name in GENERATED:
         return "made by the generator, nothing to fetch"
     folder, collection = manifest.data_root(root, create=True), collection_of(name)
@@ -165,11 +161,10 @@ def _download(entry: FileEntry, folder: Path, domain: str) -> None:
     pooch.get_logger().setLevel(logging.ERROR)  # its messages on stderr repeat the bar
     known, urls = {target: entry.hash}, {target: url}
     store = pooch.create(folder, "", registry=known, urls=urls, retry_if_failed=3)
+    shown = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=TIMEOUT)
     try:
-        store.fetch(target, downloader=partial(_resume, folder / f".{target}.part"))
+        store.fetch(target, downloader=shown)
         return
-    except requests.Timeout:
-        problem = f"no answer in {TIMEOUT} s"
     except requests.ConnectionError as error:  # its text is about sockets and retries
         problem = f"no connection ({type(error).__name__})"
     except (requests.RequestException, ValueError) as error:
@@ -180,27 +175,6 @@ def _download(entry: FileEntry, folder: Path, domain: str) -> None:
             "may write to with --root or FEDREPRO_DATA"
         ) from error
     raise FedReproError(
-        f"{domain}: {target} could not be fetched ({url}: {problem}); try "
-        f"again, the downloaded part is kept; or put the file into {folder} by hand"
+        f"{domain}: {target} could not be fetched ({url}: {problem}); try again, or put the file "
+        f"into {folder} by hand"
     )
-
-
-def _resume(part: Path, url: str, output_file: str, pooch: Any) -> None:
-    """Download the rest of a file, of which `part` keeps what came so far; a server that cannot
-    resume sends everything. pooch checks the hash of the whole file."""
-    have = part.stat().st_size if part.exists() else 0
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
-        if answer.status_code == requests.codes.requested_range_not_satisfiable:
-            part.unlink()  # as long as the file or longer: it was not its beginning
-        answer.raise_for_status()
-        going_on = answer.status_code == requests.codes.partial_content
-        have *= going_on
-        total = int(answer.headers.get("Content-Length", 0)) + have
-        with (
-            part.open("ab" if going_on else "wb") as file,
-            tqdm.wrapattr(file, "write", total, initial=have, desc=url, disable=None) as shown,
-        ):
-            for block in answer.iter_content(BLOCK):
-                shown.write(block)
-    shutil.move(part, output_file)
