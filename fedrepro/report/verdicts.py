@@ -66,9 +66,10 @@ def build_table(
     printed, cells = paper.table(table), _collect(paper, table, rows)
     shown = [cell for cell in cells if scales is None or cell.scale in scales]
     covered = {(cell.method, cell.column) for cell in shown}
-    dataset = next((e.dataset for e in paper.experiments if e.table == table), "")
+    named = next((e.datasets for e in paper.experiments if e.table == table), ("",))
+    of = {paper.column(table, name): name for name in named}  # a column may be of one data set
     missing = [
-        _Cell(_printed(paper, table, *place), (dataset, None, *place), ())
+        _Cell(_printed(paper, table, *place), (of.get(place[1], named[0]), None, *place), ())
         for place in product(printed.rows, printed.columns)
         if place not in covered
     ]
