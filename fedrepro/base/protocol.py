@@ -61,7 +61,7 @@ class _Spec(BaseModel, frozen=True, extra="forbid"):
 class OptimizerSpec(_Spec):
     """The clients' optimiser: ``sgd`` or ``adamw`` as in torch.optim.
     weight_decay: by default PyTorch's: 0 for sgd and 0.01 for adamw.
-    clip: largest norm of the gradient of a client's whole network.
+    clip: largest norm of the gradient of what a client's optimiser trains.
     warmup: rounds over which the rate rises linearly; the first round has lr / warmup.
     cosine: the round after which the rate is 0; it falls as half a cosine after the warm-up.
     kept: each client keeps its momenta and step counts between rounds."""
@@ -199,7 +199,8 @@ class DataSpec(Augmentation):
     @property
     def same_tests(self) -> bool:
         """Whether everybody who uses this split has the same test images."""
-        drawn = self.split in ("pooled-stratified", "pooled-leaky", "random-fifth")
+        drawn = self.split in ("pooled-stratified", "random-fifth")
+        drawn |= self.allocation.rule == "mixed"
         return not drawn and self.test_limit is None
 
 

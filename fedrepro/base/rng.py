@@ -2,7 +2,8 @@
 Every draw of a run comes from a stream with the key (seed, purpose, client, round). So adding a
 client, a method or an evaluation never changes the other draws, and a resumed round has the same
 draws as an uninterrupted one. Nothing reads a global generator. A client's further trainings in a
-round (second network, adaptation) have batches of their own, but the first one's augmentation."""
+round (second network, adaptation) have batches of their own, but the first one's augmentation and
+draws of the loss."""
 
 import hashlib
 import pickle

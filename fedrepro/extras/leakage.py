@@ -138,10 +138,11 @@ def sent_pairs(training: Training) -> Iterator[tuple[Array, Array]]:
     """By client, its training images (n, 3 H W) and their upload (n, d), row by row. Its network is
     the tested one, everything else is as at the start of the next round. FedReproError: the method
     sends nothing with one row per image."""
-    networks, method = training.tested_networks(training.round), training.method
-    for client in training.clients:
-        state, number = networks[client.data.domain], training.round + 1
-        received = dict(method.download(training.server, client.index))
+    method, kind, number = training.method, training.evaluated[0], training.round + 1
+    own = dict(training._networks(kind, number - 1, training.clients))
+    for place, client in enumerate(training.clients):
+        received = training._job(client, training._download(client), number).received
+        state = own.get(place, training.server.model)
         message = method.upload(training.view(client, state, received, number))
         sent = [message[kind] for kind in PER_SAMPLE if kind in message]
         mend = "measure leakage of a method that sends features or representations"

@@ -77,7 +77,8 @@ def _check(method: Any) -> None:
     layers = order[: order.index(Method)]
     written = {n for cls in layers for n in vars(cls) if n[:2] != "__"}
     acts = any(n in known or callable(getattr(Method, n, None)) for n in written)
-    strange = min((n for n in written if not hasattr(Method, n)), default="")
+    own = (n for n in written if not hasattr(Method, n) and callable(getattr(method, n)))
+    strange = min(own, default="")
     mend = "write client_loss or another function of Method"
     need(acts or not strange, f"{title}.{strange} has no effect, and nothing else differs; {mend}")
     for cls in layers:

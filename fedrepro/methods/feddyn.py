@@ -50,7 +50,7 @@ class FedDyn(fl.Method):
         return terms
 
     def weights(self, protocol: fl.Protocol, counts: Sequence[int]) -> list[float]:
-        if self.form == "inert":
+        if self.form == "inert" or protocol.weighting == "tensors":
             return super().weights(protocol, counts)
         return [1 / len(counts)] * len(counts)
 

@@ -16,7 +16,8 @@ class FedPall(fl.PrototypeMessages, fl.Method):
     server trains a global classifier and the amplifier on the uploads (Eqs. 12, 13) and combines
     the prototypes (Eq. 4). At the start of a round the global classifier's linear layers replace
     the client's own. At its end a pass in training mode gives the features, which are mixed with
-    the last round's prototypes (the code: this round's). The trained networks are tested.
+    the last round's prototypes (the code: this round's). The trained networks are tested. The
+    equations are the code's, which is trained by default; ``reading`` "paper" has the text's.
     """
 
     name = "FedPall"
@@ -24,10 +25,10 @@ class FedPall(fl.PrototypeMessages, fl.Method):
     averages = False
     tells, sends_all, decay = "counts", True, 0.0
     equations = (
-        r"\mathrm{CE} + \mu \, \mathrm{KL}\big(U \,\Vert\, A(z)\big) - \delta \log \frac{e^{z "
-        r"\cdot G^y / \tau}}{\sum_k e^{z \cdot G^k / \tau}}",
+        r"\mathrm{CE} + \mu \, \mathrm{KL}\big(U \,\Vert\, A(z)\big) - \delta \log \frac{e^{\cos"
+        r"(z,\, G^y) / \tau}}{\sum_k e^{(z/|z|) \cdot G^k / \tau}}",
         r"r = m \odot \big(\alpha z + (1 - \alpha) G^y\big)",
-        r"G^k = \sum_i n_i^k c_i^k \Big/ \sum_i n_i^k",
+        r"G^k = \sum_i n_i^k \, c_i^k/|c_i^k| \Big/ \sum_i n_i^k",
     )
 
     mu: float = fl.hyper(0.1, "Sec. 5.1; Digits .7, code .3; 0: Fig. 3", "stated", TRIED)

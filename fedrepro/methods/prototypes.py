@@ -53,7 +53,7 @@ def count_weighted_mean(stack: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def plain_mean(stack: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean over the clients that have the class: FedProto's code, FedProc, FedAPC."""
+    """Mean over the clients that have the class: FedProto's code, FedAPC."""
     return count_weighted_mean(stack, counts > 0)
 
 

@@ -18,7 +18,8 @@ class RUCR(fl.PrototypeMessages, fl.Method):
     and any class k; Huang et al. 2024. Everything is averaged; the average is tested.
 
     As in FedPall's code a round starts with rectification. Unlike in both codes, prototypes are of
-    the previous round's networks, rectified predictors are averaged, and each epoch mixes anew.
+    the previous round's networks, a client trains on from its own rectified predictor (there from
+    their average), and each epoch mixes anew.
     """
 
     name = "RUCR"

@@ -196,7 +196,7 @@ def discriminator(
     activation: bool = True,
 ) -> nn.Sequential:
     """ADCOL's discriminator: features (b, inputs) -> logits (b, outputs) of the client they come
-    from. 2048-512-512-N by default (Section 3 and Table 19 of the paper).
+    from. 2048-512-512-N by default (Sec. 5.1 of the paper).
     hidden: widths of the hidden layers; ``()`` is a single linear layer. batch_norm: BatchNorm
     after each hidden layer and no biases at all, as in third-party code; the paper has neither.
     activation: ReLU after each hidden layer; not in Table 19. FedReproError: a width below 1."""
@@ -230,7 +230,7 @@ class ResNetDiscriminator(nn.Module):
 
 class Panel(nn.Module):
     """Discriminators that are evaluated together, such as the last states of one, the newest
-    first: features (b, d) -> logits (members * b, outputs)."""
+    first (at first unrelated ones): features (b, d) -> logits (members * b, outputs)."""
 
     def __init__(self, members: Iterable[nn.Module]) -> None:
         super().__init__()

@@ -73,6 +73,8 @@ def test_pairs_are_the_images_and_what_is_sent_of_them():
         np.testing.assert_allclose(sent, z.numpy(), rtol=1e-5, atol=1e-6)
     masked = list(sent_pairs(trained(sent_as="masked", closing_pass=False)))
     assert all((sent == 0).all(axis=0).any() for _, sent in masked)  # a place empty in every row
+    rows = [len(images) for images, _ in sent_pairs(trained("FADA"))]  # reads the model it received
+    assert rows == [40, 30, 20]
 
 
 def test_measuring_leaves_the_training_as_it_is():
