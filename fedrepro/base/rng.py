@@ -53,7 +53,7 @@ def global_state() -> bytes:
 
 def must_be_untouched(before: bytes, method: str) -> None:
     """FedReproError: since this `global_state` a method has drawn from a global generator."""
-    why = "which a resumed run does not repeat; use Method.draw, client.generator or base.rng"
+    why = "which a resumed run does not repeat; use client.generator, base.rng, or draw's generator"
     own = f"{method} draws from torch's global generator or numpy's, {why}"
     need(before == global_state(), own)
 

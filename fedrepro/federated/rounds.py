@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from types import NoneType
 from typing import Any
 
 import pandas as pd
@@ -66,7 +67,7 @@ class Training:
             *(module.feature_size, classes, self.device, federation.size),
         )
         with seeded_modules(seed, round=0):
-            method.init_server(self.server)
+            checked(method.init_server, NoneType, self.server)
             memory = returned(method.first_memory, self.server)
         must_be_untouched(before, method.name)
         self.travelling = [n for n in initial if method.travels(self.layout[n])]
@@ -163,7 +164,7 @@ class Training:
             if self.protocol.weighting == "tensors":
                 average.weight_tensors(counts, self.protocol.batch_size)
             server.model |= average.tensors
-            method.server_step(server, [uploads[i] for i in sorted(uploads)])
+            checked(method.server_step, NoneType, server, [uploads[i] for i in sorted(uploads)])
             self._must_be_finite()
 
         tests, found = self._evaluate(number)

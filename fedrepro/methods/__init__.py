@@ -68,9 +68,12 @@ def _check(method: Any) -> None:
     alone = method.remember is not Method.remember and method.first_memory is Method.first_memory
     need(not alone, f"{title}.remember has no effect without first_memory, which gives its names")
     known = {field.name for field in fields(method)}
-    for own in (n for n in vars(method) if n not in known and not hasattr(Method, n)):
-        called = callable(vars(method)[own])
-        alike = [n for n in dir(Method) if callable(getattr(Method, n)) == called]
+    code = (f.__code__ for f in vars(method).values() if inspect.isfunction(f))
+    called = {name for one in code for name in one.co_names}  # by its own functions
+    own_names = vars(method).keys() - known - called
+    for own in (n for n in own_names if not hasattr(Method, n)):
+        function = callable(vars(method)[own])
+        alike = [n for n in dir(Method) if callable(getattr(Method, n)) == function]
         near = get_close_matches(own, alike, 1, 0.85)
         mend = f"write {', '.join(near)}, or choose another name"
         need(not near, f"{title}.{own} has no effect; {mend}")
@@ -127,6 +130,7 @@ def load(file: Path | str) -> list[type[Method]]:
     own = held is None or getattr(held, "__file__", None) == module.__file__
     need(own, f"{file} has the name of a Python module in use; rename the file")
     sys.modules[file.stem] = module
+    sys.path.append(str(file.absolute().parent))  # it may import a file beside it
     try:
         text = decode_source(content := file.read_bytes())
         # What ids hash: linecache alone would keep the text of the first load.
@@ -141,6 +145,8 @@ def load(file: Path | str) -> list[type[Method]]:
         decorated = "attribute __setattr__" in why  # dataclass says only this
         mend = "remove @dataclass, a Method is one already" if decorated else "correct it"
         raise FedReproError(f"{file} cannot be run ({why}); {mend}") from None
+    finally:
+        sys.path.pop()
     found = _methods_of(module)
     need(found, f"{file} defines no method; write a subclass of fedrepro.Method")
     return [register(method) for method in found]

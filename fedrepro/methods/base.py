@@ -8,6 +8,7 @@ import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, ClassVar, Literal, NamedTuple, dataclass_transform, get_args, get_origin
 
 import torch
@@ -321,9 +322,10 @@ class Method:
 def checked(hook: Callable[..., Any], kind: Any, *given: Any) -> Any:
     """What a method's function returns. FedReproError: it is not of this kind."""
     found, name = hook(*given), getattr(hook, "__qualname__", "a function of the method")
-    wanted = {Mapping: "dict", Sequence: "tuple"}.get(kind, kind.__name__)
+    known = {Mapping: "a dict", Sequence: "a tuple", NoneType: "nothing"}
+    wanted = known.get(kind, f"a {kind.__name__}")
     got = type(found).__name__
-    need(isinstance(found, kind), f"{name} must return a {wanted}, not {got}; correct it")
+    need(isinstance(found, kind), f"{name} must return {wanted}, not {got}; correct it")
     return found
 
 

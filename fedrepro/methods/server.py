@@ -69,15 +69,16 @@ def payload_bytes(payload: Any) -> int:
 def count_bytes(messages: Iterable[Message]) -> dict[str, int]:
     """Bytes by kind, summed over messages. Ids, names and framing, which every method needs, are
     not counted, nor what a client has itself: its ``memory``, and a ``schedule``, values that
-    follow from the round's number. If a message has ``present``, only the rows that it marks as
-    used are counted: the others only keep the table's shape the same in all rounds."""
+    follow from the round's number. If a message has a boolean ``present``, only the rows that it
+    marks as used are counted: the others only keep the table's shape the same in all rounds."""
     total: Counter[str] = Counter()
     for message in messages:
-        present = message.get("present")
+        marks = message.get("present")
+        present = marks if isinstance(marks, Tensor) and marks.dtype == torch.bool else None
         for kind, payload in message.items():
             if kind in OWN:
                 continue
-            if isinstance(payload, Tensor) and payload.ndim == 2 and isinstance(present, Tensor):
+            if isinstance(payload, Tensor) and payload.ndim == 2 and present is not None:
                 payload = payload[present] if len(payload) == len(present) else payload
             total[kind] += payload_bytes(payload)
     return total
@@ -120,7 +121,9 @@ class Server:
         return next(v.dtype for v in self.model.values() if v.is_floating_point())
 
     def add_module(self, name: str, module: nn.Module) -> None:
-        """Add a network of the server; it moves to the run's device and type."""
+        """Add a network of the server; it moves to the run's device and type. FedReproError: not in
+        `init_server`, so that a resumed run would lack it."""
+        need(self.round == 0, f"the server's {name} is added in a round; add it in init_server")
         self.modules[name] = module.to(self.device, self.dtype)
 
     def new_network(self) -> FLModel:
@@ -205,11 +208,12 @@ class Server:
         place."""
         must_be_tensors(self.tensors, "server.tensors")
         for name, module in self.modules.items():
-            held = any(isinstance(v, torch.optim.Optimizer) for v in vars(module).values())
+            every = (leaf for part in module.modules() for leaf in tree_leaves(vars(part)))
+            held = any(isinstance(leaf, torch.optim.Optimizer) for leaf in every)
             need(not held, f"the optimiser in {name} is lost on resume; use server.tensors")
         modules = {f"modules/{name}": module.state_dict() for name, module in self.modules.items()}
-        every = flat({"model": self.model, "tensors": self.tensors, **modules})
-        return {name: value.clone() for name, value in every.items()}
+        whole = flat({"model": self.model, "tensors": self.tensors, **modules})
+        return {name: value.clone() for name, value in whole.items()}
 
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
         self.model = under(saved, "model/")

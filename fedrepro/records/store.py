@@ -186,6 +186,10 @@ class Store:
         return found
 
 
+class _Changed(FedReproError):
+    """A method has another code than when its training began."""
+
+
 def _train(
     folder: Path,
     config: Mapping[str, Any],
@@ -206,7 +210,9 @@ def _train(
         # A method's code, with the class attributes and globals that it uses, is part of the id.
         same = spec.config()["method"] == config["method"]
         way = "so no run repeats another; keep it in server.tensors or in first_memory"
-        need(same, f"{spec.method.name} changes a class attribute or a global in training, {way}")
+        if not same:
+            what = f"{spec.method.name} changes a class attribute or a global in training"
+            raise _Changed(f"{what}, {way}")
         if tracker is not None:
             tell(tracker, rows)
 
@@ -214,6 +220,9 @@ def _train(
         training.run(progress, checkpoint, after_round)
     except KeyboardInterrupt:
         raise Stopped from None
+    except _Changed:
+        checkpoint.path.unlink(missing_ok=True)  # its rounds are of no run
+        raise
     except Diverged as end:
         said = {"message": str(end), "seed": end.seed, "round": end.round}
         files.write_json(folder / DIVERGED, said)

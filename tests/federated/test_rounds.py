@@ -96,7 +96,8 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
         ("upload", lambda own: {"y": own.labels.add_(0)}, "in place"),
         ("upload", lambda _: {"own": torch.rand(1)}, "draws from torch's global generator"),
         ("client_loss", noisy, "draws from torch's global generator"),
-        ("server_step", lambda *_: np.random.rand(), "generator or numpy's"),
+        ("server_step", lambda *_: np.random.seed(1), "generator or numpy's"),
+        ("server_step", lambda *_: {}, "server_step|lambda> must return nothing, not dict"),
         ("upload", lambda _: {"model": {}}, "model must have all shared tensors"),
         ("server_step", lambda server, _: server.model.clear(), "not add or remove server.model"),
         ("server_step", log, "logged server values must be numbers: drift"),
@@ -104,7 +105,7 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
         object.__setattr__((training := start()).method, hook, wrong)
         with pytest.raises(FedReproError, match=said):
             training.one_round()
-    object.__setattr__(method := training.method, "init_server", lambda *_: np.random.rand())
+    object.__setattr__(method := training.method, "init_server", lambda *_: np.random.seed(2))
     with pytest.raises(FedReproError, match="generator or numpy's"):
         start(method=method)
     training.server.tensors["mean"] = [torch.zeros(1)]
@@ -166,7 +167,9 @@ def test_what_the_server_changes_in_place_reaches_clients_in_the_next_round_alon
     run.one_round(), run.one_round()
     assert [client.memory["g"].item() for client in run.clients] == [0.5, 0.5]
     assert run.clients[0].memory["d"].item() == 2 * run.server.modules["d"].weight.item()
-    run.server.modules["d"].steps = torch.optim.SGD(run.server.modules["d"].parameters())
+    run.server.modules["d"].steps = [torch.optim.SGD(run.server.modules["d"].parameters())]
+    with pytest.raises(FedReproError, match="e is added in a round; add it in init_server"):
+        run.server.add_module("e", torch.nn.Linear(1, 1))
     with pytest.raises(FedReproError, match="the optimiser in d is lost on resume"):
         run.saved()
 

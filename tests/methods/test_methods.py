@@ -170,6 +170,11 @@ def test_register_says_what_is_wrong_with_a_class(registry, method, said):
         methods.register(method)
 
 
+def test_a_function_that_is_used_may_be_named_like_another(registry):
+    used = {"remembered": lambda self: 0, "upload": lambda self, _: self.remembered()}
+    assert methods.register(made(**NAMED, **used)).name == "Made"
+
+
 def test_a_broken_entry_point_is_named_and_stops_no_other(registry, monkeypatch, tmp_path, capsys):
     (tmp_path / "leaves.py").write_text("raise SystemExit('not here')")
     monkeypatch.syspath_prepend(tmp_path)
