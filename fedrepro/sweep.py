@@ -95,7 +95,6 @@ def plan(
     jobs = []
     for name in dict.fromkeys(papers):
         paper, source = load(name), NOTEBOOKS / f"{name}.ipynb"
-        need(source.is_file(), f"no notebook {source}: {CLONE}")
         every = datasets or default_datasets(paper, experiment, scale)
         for dataset, seed in product(every, seeds):
             asked = Question(paper, dataset, scale, seed, *how)
@@ -106,6 +105,8 @@ def plan(
             output = folder / "notebooks" / file_name(name, given)
             given["dataset"] = folders.placed(asked.dataset)
             jobs.append(Job(name, asked.dataset, seed, source, output, given))
+    for job in jobs:
+        need(job.source.is_file(), f"no notebook {job.source}: {CLONE}")
     return list({job.output: job for job in jobs}.values())
 
 

@@ -93,7 +93,7 @@ def test_failures_are_kept_and_resume_redoes_only_them(notebooks, run, tmp_path,
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         [whole.name, *(f"{path.stem}.failed.ipynb" for path in failed)]
     )
-    assert "done" in result.stdout and "ADCOL 42.5" in result.stdout
+    assert "done" in result.stdout
     lines = {line.split(": ")[1]: line for line in result.stdout.splitlines() if "failed: " in line}
     assert "ValueError: no such luck" in lines[names[1]]
     assert "kernel died" in lines[names[2]]

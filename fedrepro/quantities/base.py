@@ -376,15 +376,13 @@ class Study(Question):
     def cells(self, experiment: str, kind: str = "") -> list[dict[str, Any]]:
         """Our numbers of one experiment: one row per method and column, with `base.cells`' keys.
         kind: another quantity of the same runs."""
-        results, diverged = self._ended(experiment)
         common = {"dataset": self.dataset, "seed": self.seed, "scale": self.scale}
+        results, diverged = self._ended(experiment)
         own = list(filter(None, [self.paper.dataset(self.dataset).caveat]))
         asked = self._asked(experiment, results)
         spec = asked.experiment.model_copy(update={"kind": kind or asked.experiment.kind})
         rows = cells(replace(asked, experiment=spec, diverged=diverged))
-        for row in rows:  # a counted one may be of another data set
-            row["caveats"] = [*row["caveats"], *(own if "dataset" not in row else [])]
-        return [common | row for row in rows]
+        return [{**common, **r, "caveats": r["caveats"] + own * ("dataset" not in r)} for r in rows]
 
 
 def study(

@@ -189,6 +189,10 @@ class Store:
 class _Changed(FedReproError):
     """A method has another code than when its training began."""
 
+    def __init__(self, name: str) -> None:
+        what = f"{name} changes a class attribute or a global in training, so no run repeats"
+        super().__init__(f"{what} another; keep it in server.tensors or in first_memory")
+
 
 def _train(
     folder: Path,
@@ -209,10 +213,8 @@ def _train(
     def after_round(rows: Iterable[Row]) -> None:
         # A method's code, with the class attributes and globals that it uses, is part of the id.
         same = spec.config()["method"] == config["method"]
-        way = "so no run repeats another; keep it in server.tensors or in first_memory"
         if not same:
-            what = f"{spec.method.name} changes a class attribute or a global in training"
-            raise _Changed(f"{what}, {way}")
+            raise _Changed(spec.method.name)
         if tracker is not None:
             tell(tracker, rows)
 

@@ -72,7 +72,7 @@ def test_training_that_diverges_stops_with_one_line_and_keeps_its_rounds(engine,
     saved, facts = FileCheckpoint(tmp_path).load()
     toys.assert_equal(under(saved, "server/"), before)
     assert facts["round"] == 1
-    broken = lambda server, _: next(iter(server.model.values())).fill_(np.nan)  # noqa: E731
+    broken = lambda at, _: [next(iter(at.model.values())).fill_(np.nan)].clear()  # noqa: E731
     object.__setattr__((training := start(engine=engine)).method, "server_step", broken)
     with pytest.raises(Diverged, match="of the server in round 1 is not finite"):
         training.one_round()
