@@ -177,7 +177,7 @@ def in_short(found: Results, experiment: str, page: str) -> str:
         for some in (place.head(3), place[place.index.isin(own)])
     )
     others = [name for name in own if name not in order.index]
-    apart = f" ({', '.join(others)}: not in this order, see the book)" * bool(others)
+    apart = f" ({', '.join(others)}: not in this order)" * bool(others)
     return (
         f'**<a href="{page}">One protocol for {len(place)} methods</a>**, scale `{scale}`: the '
         f"mean rank over {len(order.columns) - 1} data sets, where 1 is best. First are {first}; "

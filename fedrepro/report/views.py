@@ -100,7 +100,7 @@ def undecided(found: Results, experiment: str) -> str:
     ):
         for dataset, rows in by_dataset(experiment).items():
             every = {one.label for *_, one in found.where(dataset=dataset).runs(experiment)}
-            names = f"all {len(rows)}" if len(rows) == len(every) > 1 else ", ".join(rows)
+            names = f"all {len(rows)}" if len(rows) == len(every) > 1 else "; ".join(rows)
             lines.append(f"On {dataset_name(dataset)} {said}: {names}. They decide nothing.")
     return "".join(f'<p class="table-note">{escape(line)}</p>\n' for line in lines)
 
