@@ -153,7 +153,7 @@ def test_what_was_asked_and_which_rows_decide_nothing_are_said(monkeypatch):
     monkeypatch.setattr(Results, "rising", lambda *_: {"office10": ["FedAvg"]})
     html = leaderboard.linked(found(), "methods", "office10").html.partition("<table")[0]
     assert "still rise when their runs end: FedAvg. They decide nothing." in html
-    assert "trained with earlier settings: FedAvg, ADCOL. They decide nothing." in html
+    assert "trained with earlier settings: FedAvg; ADCOL. They decide nothing." in html
     assert leaderboard.cautioned(found(), "methods").summary.startswith("2 of 8 rows still rise")
 
 

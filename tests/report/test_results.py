@@ -132,7 +132,7 @@ def test_a_table_says_at_its_top_which_rows_still_rise(monkeypatch):
     monkeypatch.setattr(Made, "asked", 0)
     for one, _ in found.studies:
         one.accuracies = {"FedAvg": (40.0,) * 8}  # type: ignore[attr-defined]
-    assert "end: FedProx, FedBN, PartialFed, ADCOL. They" in views.table(found, "table-4").html
+    assert "end: FedProx; FedBN; PartialFed; ADCOL. They" in views.table(found, "table-4").html
 
 
 def test_a_table_puts_the_seeds_together_and_scales_stand_apart():
