@@ -382,7 +382,7 @@ class Study(Question):
         asked = self._asked(experiment, results)
         spec = asked.experiment.model_copy(update={"kind": kind or asked.experiment.kind})
         rows = cells(replace(asked, experiment=spec, diverged=diverged))
-        return [{**common, **r, "caveats": r["caveats"] + own * ("dataset" not in r)} for r in rows]
+        return [common | r | {"caveats": [*r["caveats"], *own[: "dataset" not in r]]} for r in rows]
 
 
 def study(
