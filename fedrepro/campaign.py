@@ -174,8 +174,13 @@ def _alive(pid: int, born: float) -> bool:
     with contextlib.suppress(psutil.Error):
         worker = psutil.Process(pid)
         ended = worker.status() == psutil.STATUS_ZOMBIE  # nobody has fetched its exit status
-        return not ended and abs(worker.create_time() - born) < 2
+        return not ended and abs(_born(worker) - born) < 2
     return False
+
+
+def _born(process: psutil.Process) -> float:
+    """Seconds from the machine's start to a process's: a clock that is set moves both alike."""
+    return -psutil.boot_time() + process.create_time()
 
 
 def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
@@ -305,7 +310,7 @@ class _Told(Progress):
         self.path, self.stopping = path, False
         self.trained, self._seconds = known["trained"], known["seconds"]
         self.said = {key: known[key] for key in (*NOTHING, "data") if key in known}
-        self.say(state="under way", process=[me.pid, me.create_time()])
+        self.say(state="under way", process=[me.pid, _born(me)])
 
     def say(self, **facts: Any) -> None:
         self.said |= facts

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 import yaml
 from filelock import FileLock
@@ -153,6 +154,14 @@ def test_what_diverges_or_lacks_data_is_one_line_and_the_rest_goes_on(tmp_path):
     assert "1 skipped, 1 diverged, 1 done" in listed(tmp_path)
     again = call(tmp_path, "--jobs", "1", "--root", str(tmp_path / "empty"))
     assert "2 of 3 runs are done, 1 to do" in again.output  # nor is it tried again
+
+
+def test_a_worker_is_known_by_its_process_though_the_clock_is_set(monkeypatch):
+    born = campaign._born(me := psutil.Process())
+    start, own = psutil.boot_time(), me.create_time()
+    monkeypatch.setattr(psutil, "boot_time", lambda: start + 15)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: own + 15)
+    assert campaign._alive(me.pid, born) and not campaign._alive(me.pid, born + 9)
 
 
 def test_one_campaign_a_folder(tmp_path):

@@ -78,10 +78,10 @@ def _check(method: Any) -> None:
         mend = f"write {', '.join(near)}, or choose another name"
         need(not near, f"{title}.{own} has no effect; {mend}")
     layers = order[: order.index(Method)]
-    written = {n for cls in layers for n in vars(cls) if n[:2] != "__"}
+    written = (n for cls in layers for n in vars(cls) if n[:2] != "__")
     acts = any(n in known or callable(getattr(Method, n, None)) for n in written)
-    own = (n for n in written if not hasattr(Method, n) and callable(getattr(method, n)))
-    strange = min(own, default="")
+    uncalled = (n for n in own_names if not hasattr(Method, n) and callable(getattr(method, n)))
+    strange = min(uncalled, default="")
     mend = "write client_loss or another function of Method"
     need(acts or not strange, f"{title}.{strange} has no effect, and nothing else differs; {mend}")
     for cls in layers:
