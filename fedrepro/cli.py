@@ -15,7 +15,7 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from fedrepro import __version__, commands
-from fedrepro.base.errors import FedReproError, need, one_line, one_of
+from fedrepro.base.errors import OWN_METHOD, FedReproError, need, one_line, one_of
 from fedrepro.base.files import CLONE, RECORDS, RUNS, loaded
 from fedrepro.commands import Load, Root, Runs, Set, Track, changes_of
 from fedrepro.report import text
@@ -167,7 +167,7 @@ def methods(
     from fedrepro import papers
 
     if name is not None:
-        one_of(name, sorted(papers.known_methods([name])), "method")
+        one_of(name, sorted(papers.known_methods([name])), "method", OWN_METHOD)
     from fedrepro import methods as registry
 
     rows = [row for row in registry.describe() if name in (None, row["name"])]

@@ -52,10 +52,14 @@ def choices(name: str, known: Iterable[str]) -> str:
     return ", ".join([*shown, *([] if near else rest)])
 
 
-def one_of(name: str, known: Iterable[str], what: str) -> str:
-    """The name, if it is known. FedReproError, with the nearest names, if it is not."""
+OWN_METHOD = "; for one of your own, add --load FILE"  # after the known methods
+
+
+def one_of(name: str, known: Iterable[str], what: str, other: str = "") -> str:
+    """The name, if it is known. FedReproError, with the nearest names, if it is not. other: what
+    else a user may have wanted."""
     if name not in (names := list(known)):
-        raise FedReproError(f"no {what} {name!r}; choose from {choices(name, names)}")
+        raise FedReproError(f"no {what} {name!r}; choose from {choices(name, names)}{other}")
     return name
 
 

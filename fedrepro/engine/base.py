@@ -148,18 +148,26 @@ class Engine(ABC):
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
         """Train each job's network."""
 
-    @torch.no_grad()
     def features(
+        self, state: Mapping[str, Tensor], samples: Samples, *how: Any, **named: Any
+    ) -> Tensor:
+        """Features (n, d); see `outputs`."""
+        return self.outputs("features", state, samples, *how, **named)
+
+    @torch.no_grad()
+    def outputs(
         self,
+        of: str,
         state: Mapping[str, Tensor],
         samples: Samples,
         training: bool = False,
         augmentation: Augmentation | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Features (n, d) on the run's device and of its type. Samples are augmented only if an
-        augmentation and a generator are given. In training mode with a generator, batches have
-        random images, because stored ones may be ordered by class."""
+        """The features (n, d) or logits (n, K), on the run's device and of its type. of: their name
+        in `Output`. Samples are augmented only if an augmentation and a generator are given. In
+        training mode with a generator, batches have random images, because stored ones may be
+        ordered by class."""
         self._load(state)
         self.module.train(training)
         size = self.protocol.batch_size if training else self.evaluation_batch
@@ -168,7 +176,7 @@ class Engine(ABC):
             order = torch.randperm(len(samples), generator=generator).to(self.device)
             samples = Samples(samples.images[order], samples.labels[order])
         inputs = self._inputs(samples, size, augmentation, generator)
-        found = torch.cat([self._output(x).features for x, _ in inputs]).to(self.dtype)
+        found = torch.cat([getattr(self._output(x), of) for x, _ in inputs]).to(self.dtype)
         return torch.empty_like(found).index_copy_(0, order, found) if shuffled else found
 
     @torch.no_grad()

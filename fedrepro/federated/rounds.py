@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from types import NoneType
 from typing import Any
 
@@ -251,13 +252,14 @@ class Training:
         samples = client.data.train
         generator = torch_stream(self.seed, "method", client.index, number)
 
-        def features(*how: Any, **named: Any) -> Tensor:
+        def outputs(of: str, *how: Any, **named: Any) -> Tensor:
             with seeded_modules(self.seed, number, "dropout", client.index):
                 named["generator"] = generator
-                return self.engine.features(state, samples, *how, **named)
+                return self.engine.outputs(of, state, samples, *how, **named)
 
         own = samples.labels, samples.images, state, received, self.protocol.data, generator
-        return TrainedClient(client.index, self.server.classes, *own, features)
+        read = partial(outputs, "features"), partial(outputs, "logits")
+        return TrainedClient(client.index, number, self.server.classes, *own, *read)
 
     def _upload(self, client: Client, trained: Trained, view: TrainedClient) -> Upload:
         message = returned(self.method.upload, view, sent=OWN)

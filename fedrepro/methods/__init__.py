@@ -17,7 +17,15 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedrepro.base.errors import FedReproError, choices, first_mistake, need, one_line, one_of
+from fedrepro.base.errors import (
+    OWN_METHOD,
+    FedReproError,
+    choices,
+    first_mistake,
+    need,
+    one_line,
+    one_of,
+)
 from fedrepro.base.files import loaded, modules_of
 from fedrepro.methods.base import Method
 
@@ -160,7 +168,7 @@ def names() -> tuple[str, ...]:
 
 def get(name: str) -> type[Method]:
     """The class of a method. FedReproError, with the nearest names, if there is none."""
-    return _registry[one_of(name, names(), "method")]
+    return _registry[one_of(name, names(), "method", OWN_METHOD)]
 
 
 def create(name: str, **values: Any) -> Method:

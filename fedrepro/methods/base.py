@@ -96,15 +96,16 @@ class LocalModel:
 class TrainedClient:
     """A client after local training, for `upload` and `remember`.
 
-    labels (n,) int64; classes: their number in the federation. inputs: embeddings (n, d) or uint8
-    images (n, 3, H, W). state: its network's tensors. received: this round's message, with its own
-    ``memory``. augmentation: the protocol's. generator: a CPU stream of this client and round.
-    features(training, augmentation): (n, d) in the order of the labels, of images augmented only if
-    an augmentation is given; in training mode of batches in random order, because of BatchNorm.
-    Logits are not offered.
+    round: counted from 1. labels (n,) int64; classes: their number in the federation. inputs:
+    embeddings (n, d) or uint8 images (n, 3, H, W). state: its network's tensors. received: this
+    round's message, with its own ``memory``. augmentation: the protocol's. generator: a CPU stream
+    of this client and round. features(training, augmentation): (n, d) in the order of the labels,
+    of images augmented only if an augmentation is given; in training mode of batches in random
+    order, because of BatchNorm. logits: the same of its class logits (n, K).
     """
 
     index: int
+    round: int
     classes: int
     labels: Tensor
     inputs: Tensor
@@ -113,6 +114,7 @@ class TrainedClient:
     augmentation: Augmentation
     generator: torch.Generator
     features: Callable[..., Tensor]
+    logits: Callable[..., Tensor]
 
     def embeddings(self) -> Tensor:
         """Its inputs in the precision of its network. Raises FedReproError if they are images."""

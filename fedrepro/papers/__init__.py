@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fedrepro.base.errors import FedReproError, first_mistake, need, one_of
+from fedrepro.base.errors import OWN_METHOD, FedReproError, first_mistake, need, one_of
 from fedrepro.base.files import LOAD
 from fedrepro.base.protocol import DEVICES, Protocol, resolve_engine
 from fedrepro.data import folders
@@ -134,7 +134,8 @@ class Question:
         self._methods = known_methods(self.only or ())
         known = self._methods | self.paper.labels
         for label in self.only or ():
-            one_of(label, sorted(known, key=str.lower), f"method or row of {self.paper.short}")
+            what = f"method or row of {self.paper.short}"
+            one_of(label, sorted(known, key=str.lower), what, OWN_METHOD)
 
     def protocol(self) -> Protocol:
         """The protocol behind the arms, before an arm's own changes."""

@@ -120,7 +120,7 @@ def test_adcol_representations_are_the_trained_networks_features(mode):
 @pytest.mark.parametrize(
     ("name", "fields", "said"),
     [
-        ("FedAvgg", {}, "no method 'FedAvgg'; choose from FedAvg, "),
+        ("FedAvgg", {}, "no method 'FedAvgg'; choose from FedAvg, Per-FedAvg, FedAPC; for one of your own, add --load"),
         ("ADCOL", {"discriminator_lrs": 1}, "no field 'discriminator_lrs'; choose from discrimin"),
         ("ADCOL", {"mu": -1}, "mu = -1: give a value at least 0"),
         ("ADCOL", {"sampling": 2}, "sampling = 2: give a value between"),
