@@ -82,7 +82,7 @@ def run(
     progress: Progress | None = None,
     **fields: Any,
 ) -> Run:
-    """Train a method, or read its finished run.
+    """Train a method, or read its finished run. method: its name; "FedProx (mu=0.1)" sets a field.
 
     changes: settings of the protocol to replace, such as {"rounds": 5}; not at scale paper.
     fields: hyper-parameters of the method; by default the paper's values for it, else its own.
@@ -107,12 +107,14 @@ def compare(
     **where: Any,
 ) -> pd.DataFrame:
     """Accuracy in percent after the last round: one row per method, means over the seeds.
+    methods: names, or with fields of their own "FedProx (mu=0.1)".
 
     Columns: each domain, their mean `avg`, the number of `seeds`, and `low` and `high`, the 95 %
     interval of `avg` (Student's t over seeds; NaN with one seed, and with two equal ones). Seeds
     that diverge are left out, and counted in a column `diverged`. The rest as in `run`."""
     plain = not isinstance(methods, Mapping) and "seed" not in where
-    need(plain, "compare takes names of methods, and seeds=[...]; fields are for all; else use run")
+    own = 'fields are for all; those of one go into its name, as in "FedProx (mu=0.1)"'
+    need(plain, f"compare takes names of methods, and seeds=[...]; {own}")
     methods = [methods] if isinstance(methods, str) else list(methods)
     seeds = [seeds] if isinstance(seeds, int) else list(dict.fromkeys(seeds))
     need(methods and seeds, "compare needs at least one method and one seed")

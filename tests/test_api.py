@@ -19,9 +19,11 @@ def test_a_run_has_its_accuracy_curve_and_plot(tmp_path):
 
 def test_methods_compared_are_rows_with_intervals(tmp_path, capsys):
     where = {"runs": tmp_path, "changes": {"rounds": 1}}
-    table = fedrepro.compare(["FedAvg", "SOLO"], seeds=np.arange(2), **where)
-    assert list(table.index) == ["FedAvg", "SOLO"]
-    assert "row 4 of 4, SOLO seed 1  round 1/1" in capsys.readouterr().err
+    table = fedrepro.compare(rows := ["FedAvg", "FedProx (mu=9.0)"], seeds=np.arange(2), **where)
+    assert list(table.index) == rows
+    ids = {fedrepro.run(name, **where).record.run_id for name in (rows[1], "FedProx")}
+    assert len(ids) == 2
+    assert f"row 4 of 4, {rows[1]} seed 1  round 1/1" in capsys.readouterr().err
     assert (table.low <= table.avg).all() and (table.avg <= table.high).all()
     assert fedrepro.compare(["FedAvg"], seeds=[0], **where).low.isna().all()
     wild = {**where, "changes": {**where["changes"], "optimizer.lr": 1e30}}
@@ -33,8 +35,11 @@ def test_a_federation_and_a_wrong_name():
     federation = fedrepro.federation("minidigits")
     assert len({client.domain for client in federation.clients}) == 4
     assert repr(federation).startswith("<Federation minidigits: 4 clients with 160 images")
-    with pytest.raises(FedReproError, match="no method or row of Common protocol 'FedBm'"):
-        fedrepro.compare(["FedAvg", "FedBm"], progress=object())  # before anything is trained
+    named, read = "no method or row of Common protocol 'FedBm'", "cannot read mu=.1;"
+    wrong = {"FedBm": named, "FedProx (m=1)": "no field 'm'", "FedProx (mu=[1)": read}
+    for name, said in wrong.items():
+        with pytest.raises(FedReproError, match=said):
+            fedrepro.compare(["FedAvg", name], progress=object())  # before anything is trained
     with pytest.raises(FedReproError, match="at least one method and one seed"):
         fedrepro.compare([])
     for given, said in (((None,), "no method None"), (("FedAvg", 3), "data set 3")):

@@ -56,7 +56,7 @@ def _check(method: Any) -> None:
     need(is_method, f"{title} is not a method; make it a subclass of Method")
     named = isinstance(vars(method).get("name"), str) and method.name
     need(named, f'{title} has no name; add name = "{title}" to the class')
-    need(not {*",;"} & {*method.name}, f"{title}.name has a comma or semicolon; leave it out")
+    need(not {*",;="} & {*method.name}, f"{title}.name has one of , ; = in it; leave it out")
     cited = isinstance(getattr(method, "reference", None), str)
     need(cited, f"{title} has no reference; add the key of its paper: reference = ...")
     for field in fields(method):
@@ -178,19 +178,21 @@ def create(name: str, **values: Any) -> Method:
 
 def _made(method: type[Method], values: dict[str, Any]) -> Method:
     known = {f.name: f.metadata for f in fields(method)}
-    for key, value in values.items():
+    for key in values:
         if key not in known:
             near = choices(key, known)
             raise FedReproError(f"{method.name} has no field {key!r}; choose from {near}")
-        low, high = known[key]["low"], known[key]["high"]
+    try:
+        made: Method = _adapter(method).validate_python(values)
+    except ValidationError as error:
+        raise FedReproError(f"{method.name} {first_mistake(error)}") from None
+    for key in values:
+        low, high, value = known[key]["low"], known[key]["high"], getattr(made, key)
         number = isinstance(value, int | float)
         if number and ((low is not None and value < low) or (high is not None and value > high)):
             bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-            raise FedReproError(f"{method.name} {key} = {value!r}: give a value {bounds}")
-    try:
-        return _adapter(method).validate_python(values)  # type: ignore[no-any-return]
-    except ValidationError as error:
-        raise FedReproError(f"{method.name} {first_mistake(error)}") from None
+            raise FedReproError(f"{method.name} {key} = {values[key]!r}: give a value {bounds}")
+    return made
 
 
 def describe() -> list[dict[str, Any]]:

@@ -19,13 +19,13 @@ from fedrepro.base.errors import OWN_METHOD, FedReproError, first_mistake, need,
 from fedrepro.base.files import LOAD
 from fedrepro.base.protocol import DEVICES, Protocol, resolve_engine
 from fedrepro.data import folders
-from fedrepro.papers.paper import COMPARES, Arm, Paper
+from fedrepro.papers.paper import COMPARES, Arm, Paper, row_of
 from fedrepro.papers.schema import Claim, Comparison, Experiment, Table, Tuning
 
 __all__ = [
     "COMMON", "COMPARES", "Arm", "Claim", "Comparison", "Experiment", "Paper", "Question", "Table",
     "Tuning", "default_datasets", "experiments", "known_methods", "load", "names",
-    "read_paper",
+    "read_paper", "row_of",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent
@@ -136,6 +136,10 @@ class Question:
         for label in self.only or ():
             what = f"method or row of {self.paper.short}"
             one_of(label, sorted(known, key=str.lower), what, OWN_METHOD)
+            if label not in self.paper.labels and (fields := row_of(label)[1]):
+                from fedrepro import methods
+
+                methods.create(row_of(label)[0], **fields)  # a wrong one is told before training
 
     def protocol(self) -> Protocol:
         """The protocol behind the arms, before an arm's own changes."""
@@ -190,16 +194,17 @@ class Question:
 
 
 def known_methods(asked: Sequence[str]) -> frozenset[str]:
-    """Methods by name. torch is imported only for a name that is not in the package's own files, if
-    a method may be from elsewhere: a file, another package, or registered here."""
-    known = written()
-    if known.issuperset(asked):
-        return known
+    """Methods by name, and those rows that are asked for of a known method (`row_of`). torch is
+    imported only for a name that is not in the package's own files, if a method may be from
+    elsewhere: a file, another package, or registered here."""
+    known, wanted = written(), {label: row_of(label)[0] for label in asked}
+    if known.issuperset(wanted.values()):
+        return known.union(wanted)
     if os.environ.get(LOAD) or METHODS in sys.modules or entry_points(group=METHODS):
         from fedrepro import methods
 
         known |= {*methods.names()}
-    return known
+    return known.union(label for label, method in wanted.items() if method in known)
 
 
 @cache

@@ -1,9 +1,11 @@
 """A paper for the rest of the library: tables, protocols, sources, experiments, arms."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
+import yaml
 from pydantic import BaseModel
 
 from fedrepro.base.errors import FedReproError, choices, need, one_of
@@ -170,8 +172,8 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
     def arms(
         self, name: str, dataset: str | None = None, scale: str = "paper", also: Sequence[str] = ()
     ) -> list[Arm]:
-        """The arms of an experiment on a data set (default: the experiment's own). also: methods
-        with rows of their own, trained as FedAvg's, else as the first, and set as in this paper.
+        """The arms of an experiment on a data set (default: the experiment's own). also: rows of
+        other methods (`row_of`), trained as FedAvg's, else as the first, and set as in this paper.
         FedReproError: there is nothing to run, or the data set does not fit the experiment."""
         experiment = self.experiment(name)
         need(
@@ -190,7 +192,9 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         specs = self.arm_specs(name)
         likes = sorted(specs, key=lambda s: (s.method != "FedAvg", s.rounds_share is not None))
         training = {key: getattr(one, key) for one in likes[:1] for key in TRAINING}
-        own = [ArmSpec(label=one, method=one, alternative=True, **training) for one in also]
+        training["alternative"] = True
+        named = ((label, *row_of(label)) for label in also)
+        own = [ArmSpec(label=n, method=m, fields=own, **training) for n, m, own in named]
         return [self._arm(spec, *how) for spec in [*specs, *own]]
 
     def arm_specs(self, name: str) -> list[ArmSpec]:
@@ -268,6 +272,20 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         if kind == folders.FOLDER and kind not in changes:
             of_scale = of_scale | own  # a scale's rules are for the paper's data
         return self.protocols[base] | own | of_scale
+
+
+def row_of(label: str) -> tuple[str, dict[str, Any]]:
+    """The method and the fields of a row that is named by them: ``METHOD`` or
+    ``METHOD (field=value, field=value)``, with values as in YAML. FedReproError: no such value."""
+    found = re.fullmatch(r"(.+?) ?\((\w+=.*)\)", label) if isinstance(label, str) else None
+    if found is None:
+        return label, {}
+    try:
+        fields = yaml.safe_load("{" + re.sub(r"(^|, *)(\w+)=", r"\1\2: ", found[2]) + "}")
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date
+        told = f"{label}: cannot read {found[2]}; write METHOD (field=value, field=value)"
+        raise FedReproError(told) from error
+    return found[1], fields
 
 
 def _equal_clients(protocol: Protocol, each: int) -> Protocol:

@@ -330,8 +330,7 @@ class Study(Question):
     def trained(self, arm: Arm, probe: Probe | None = None) -> Record:
         if self.progress is not None:
             self.progress.name = arm.label
-        where: dict[str, Any] = {"device": self.device, "data_root": self.data_root}
-        where |= {"progress": self.progress, "track": self.track}
+        where = {name: getattr(self, name) for name in ("device", "data_root", "progress", "track")}
         return self.store.obtain(self.spec(arm), probe=probe, **where)
 
     def curves_of(self, results: Sequence[Result]) -> pd.DataFrame:
@@ -344,11 +343,12 @@ class Study(Question):
 
     def trial(self, method: str, **fields: Any) -> Result:
         """A run of any method under this study's protocol. Other fields are the paper's for it."""
-        changed = ", ".join(f"{key}={value}" for key, value in fields.items())
+        method, own = papers.row_of(method)
+        changed = ", ".join(f"{key}={value}" for key, value in (own | fields).items())
         label = methods.get(method).name + f" ({changed})" * bool(changed)
-        base = self.paper.dataset(self.dataset).protocol
-        own = {k: s.value for k, s in self.paper.settings_of(method, base).items()}
-        arm = Arm(label, method, {**own, **fields}, self.protocol())
+        given = self.paper.settings_of(method, self.paper.dataset(self.dataset).protocol)
+        every = {key: setting.value for key, setting in given.items()} | own | fields
+        arm = Arm(label, method, every, self.protocol())
         return Result(arm, self.trained(arm))
 
     def federation(self) -> Federation:

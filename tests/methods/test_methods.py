@@ -120,7 +120,11 @@ def test_adcol_representations_are_the_trained_networks_features(mode):
 @pytest.mark.parametrize(
     ("name", "fields", "said"),
     [
-        ("FedAvgg", {}, "no method 'FedAvgg'; choose from FedAvg, Per-FedAvg, FedAPC; for one of your own, add --load"),
+        (
+            "FedAvgg",
+            {},
+            "choose from FedAvg, Per-FedAvg, FedAPC; for one of your own, add --load",
+        ),
         ("ADCOL", {"discriminator_lrs": 1}, "no field 'discriminator_lrs'; choose from discrimin"),
         ("ADCOL", {"mu": -1}, "mu = -1: give a value at least 0"),
         ("ADCOL", {"sampling": 2}, "sampling = 2: give a value between"),
@@ -156,7 +160,7 @@ NAMED = {"name": "Made", "reference": "nobody"}
         (made(**NAMED, __annotations__={"w": float}, w=0.1), r"Made.w has no source; write hyper"),
         (made(**NAMED, clientloss=lambda *_: 0), "Made.clientloss has no effect; write client_l"),
         (made(**NAMED, local_loss=lambda *_: 0), "Made.local_loss has no effect, and nothing else"),
-        (made(name="A, B", reference="nobody"), "Made.name has a comma or semicolon"),
+        (made(name="A, B", reference="nobody"), "Made.name has one of , ; = in it"),
         (made(**NAMED, average=False), "Made.average has no effect; write averages"),
         (made(**NAMED, bn_policy="local"), "Made.bn_policy without a type has no effect"),
         (made(**NAMED, __annotations__={"shares": float}, shares=hyper(1.0, "x")), "shares hides"),
