@@ -45,5 +45,6 @@ def test_a_federation_and_a_wrong_name():
     for given, said in (((None,), "no method None"), (("FedAvg", 3), "data set 3")):
         with pytest.raises(FedReproError, match=said):
             fedrepro.run(*given)
-    with pytest.raises(FedReproError, match="give names and values"):
-        fedrepro.run("FedAvg", changes="rounds=3")
+    for changes, said in (("rounds=3", "give names and"), ({"optimizer": {"lr": 1}}, "name each")):
+        with pytest.raises(FedReproError, match=said):
+            fedrepro.run("FedAvg", changes=changes)

@@ -214,6 +214,10 @@ class EarlyStop(_Spec):
     untrained: bool = False
 
 
+#: Settings that are groups, and one of each: to replace a whole group would lose the others.
+GROUPS = {"optimizer": "lr", "data": "size", "data.allocation": "per_client"}
+
+
 class Protocol(_Spec):
     """Everything about a run except the method, the seed and the machine.
     head: a client's frozen head, if networks have one: ``common`` the mean of all clients' heads,

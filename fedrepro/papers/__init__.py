@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from fedrepro.base.errors import OWN_METHOD, FedReproError, first_mistake, need, one_of
 from fedrepro.base.files import LOAD
-from fedrepro.base.protocol import DEVICES, Protocol, resolve_engine
+from fedrepro.base.protocol import DEVICES, GROUPS, Protocol, resolve_engine
 from fedrepro.data import folders
 from fedrepro.papers.paper import COMPARES, Arm, Paper, row_of
 from fedrepro.papers.schema import Claim, Comparison, Experiment, Table, Tuning
@@ -117,6 +117,9 @@ class Question:
         need(named, f"data set {self.dataset!r}: give its name, or folder:PATH")
         mapped = isinstance(self.changes, Mapping) and all(isinstance(k, str) for k in self.changes)
         need(mapped, f'changes {self.changes!r}: give names and values, such as {{"rounds": 5}}')
+        for key in GROUPS.keys() & self.changes:
+            lost = f"{key} is a group of settings, whose others would be lost"
+            raise FedReproError(f"{lost}; name each, such as {key}.{GROUPS[key]}")
         one_of(self.device, DEVICES, "device")
         resolve_engine(self.engine)
         asked, changed = self.paper.protocol(self.dataset, self.scale), self.protocol()
