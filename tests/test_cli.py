@@ -136,7 +136,7 @@ def test_lists_of_seeds_and_of_names_that_may_hold_commas(tmp_path):
     assert cli._seeds("0-2,5,1") == [0, 1, 2, 5]
     row = "I2PFL, earlier constants"
     assert cli._split([row, "FedAvg,FedProx"], {row}) == [row, "FedAvg", "FedProx"]
-    assert cli._split([f"{row};FedAvg"]) == [row, "FedAvg"]
+    assert cli._split([f"{row};FedAvg", "A (b=1, c=2),D"]) == [row, "FedAvg", "A (b=1, c=2)", "D"]
     (tmp_path / "a,b").mkdir()
     folder = f"folder:{tmp_path}/a,b"
     assert cli._split([folder, "pacs,office10"]) == [folder, "pacs", "office10"]

@@ -1,5 +1,6 @@
 """Text for the command line: names, aligned columns, JSON."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -52,8 +53,10 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def names_in(said: str, known: Collection[str] = ()) -> list[str]:
-    """Names by semicolons if there is one, else commas, which known names may contain."""
-    parts = [said] if said in known else said.split(";" if ";" in said else ",")
+    """Names by semicolons if there is one, else by commas outside brackets; known names may have
+    others."""
+    apart = ";" if ";" in said else r",(?![^()]*\))"
+    parts = [said] if said in known else re.split(apart, said)
     return [part.strip() for part in parts if part.strip()]
 
 
