@@ -51,6 +51,7 @@ def sample_grid(federation: Federation, per_class: int = 1) -> Picture:
     ax.spines[:].set_visible(False)
     ax.xaxis.set_label_position("top")
     shared.label_axes(ax, "class", "client")
+    figure.caption = "Random training images"
     return figure
 
 
@@ -104,6 +105,7 @@ def counts_chart(federation: Federation, shares: bool = False) -> Picture:
         what = "images in percent, by class" if shares else "images by class, and in all"
         shared.label_axes(ax, "", owner, f"{split!s} {what}")
     axes[-1, 0].set_xlabel("class")
+    figure.caption = "Images by class; bold: the sum of the row"
     return figure
 
 
@@ -135,6 +137,7 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
     else:
         shared.legend_above(figure, axes[0, 0], 5 if by == "class" else 3)
     figure.drawn_live = shared.live_embedding(points, by, groups)
+    figure.caption = f"Test representations by {by}. t-SNE gives the axes no unit"
     return figure
 
 
@@ -163,8 +166,9 @@ def confusion(frame: pd.DataFrame) -> Picture:
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_ticks(places + 0.5, [classes[place] for place in places])
         _name_classes(ax, classes, "right")
-        shared.label_axes(ax, "predicted", "class", str(domain))
-    figure.suptitle(f"{first}: % of each class", fontsize=shared.TEXT)
+        shared.label_axes(ax, "predicted class", "true class", str(domain))
+    figure.suptitle(f"{first}: from 0 (white) to 100 % of a row", fontsize=shared.TEXT)
+    figure.caption = "Of the test images of a true class, how many are taken for which class"
     figure.drawn_live = shared.live_confusion(frame)
     return figure
 
@@ -196,6 +200,10 @@ def plane(points: pd.DataFrame) -> Picture:
     key(s=110, marker="*", color=MEAN, label=star)
     _bare(ax)
     shared.legend_above(figure, ax, 3)
+    figure.caption = (
+        "t-SNE, which gives the axes no unit. Small: images, by colour and marker; large: the "
+        "clients' prototypes; red stars: their means over clients"
+    )
     every = list(points.domain.unique())
     figure.drawn_live = shared.live_embedding(points.assign(label=points.role), "domain", every)
     return figure
@@ -222,4 +230,8 @@ def inversions(figure: Figure, cells: Sequence[dict[str, Any]]) -> Picture:
                 ax.set_xlabel(f"{near}, SSIM {alike:.2f}", fontsize=shared.SMALL)
         text = {"rotation": 0, "ha": "right", "va": "center", "fontsize": shared.SMALL}
         axes[row, 0].set_ylabel(name.replace(", ", ",\n"), **text)
+    drawn.caption = (
+        "The image found from a prototype, the one behind the prototype, and another of its class. "
+        "PSNR (dB) and SSIM compare with the one behind; both are larger the more alike images are"
+    )
     return drawn
