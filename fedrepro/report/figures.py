@@ -91,10 +91,10 @@ def _curve(ax: Axes, rows: pd.DataFrame, style: dict[str, Any], shift: int) -> N
 
 def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
     """One varied setting: one point per label in the order given, mean and standard deviation over
-    seeds, each seed a thin dot. Labels ``mu=0.1`` are shortened to their values; ``FedAvg, N=10``
-    is on a line for the name before the comma. frame: label, seed, value."""
+    seeds, each seed a thin dot. Labels ``mu=0.1`` and ``4 images`` are shortened to their values;
+    ``FedAvg, N=10`` is on a line for the name before the comma. frame: label, seed, value."""
     figure, ax = shared.single(3.6)
-    cut = frame.label.astype(str).str.rpartition(", ")
+    cut = frame.label.astype(str).str.removesuffix(" images").str.rpartition(", ")
     frame = frame.assign(line=cut[0], place=cut[2]).astype({"value": float})
     names, lines = list(dict.fromkeys(frame.place)), list(dict.fromkeys(frame.line))
     styles = list(shared.looks(lines).values())
@@ -278,9 +278,11 @@ def order(rows: pd.DataFrame) -> Picture:
             ax.annotate("\n".join(names), (side, rank), (16 * side - 8, 0), **how)
     tau = float(rows.tau.iloc[0])
     ax.set_xticks([0, 1], ["paper", f"ours ({rows.scale.iloc[0]})"])
+    for text, align in zip(ax.get_xticklabels(), ("right", "left"), strict=True):
+        text.set_ha(align)
     ax.set_yticks(range(1, len(rows) + 1))
     inches = rows.method.map(shared.long).max() + 0.2  # of a name, beside a line of 4.2
-    room = min(max(0.75, inches / max(4.2 - 2 * inches, 0.1)), 2.5)
+    room = min(max(0.75, inches / max(4.2 - 2 * inches, 0.1)), 3.2)
     ax.set_xlim(-room, 1 + room)
     ax.set_ylim(len(rows) + 0.5, 0.5)
     ax.spines["bottom"].set_visible(False)
