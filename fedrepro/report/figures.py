@@ -259,7 +259,8 @@ def beside(table: pd.DataFrame) -> Picture:
         figure.supxlabel(AXES.get(*units, *units), fontsize=shared.TEXT)
     fullest = max(axes.flat, key=lambda ax: len(ax.get_legend_handles_labels()[1]))
     shared.legend_above(figure, fullest, 2, title=section.statement)
-    figure.caption = "std: standard deviation over seeds"
+    spread = any("std" in label for label in fullest.get_legend_handles_labels()[1])
+    figure.caption = "std: standard deviation over seeds" if spread else "Means over seeds"
     return figure
 
 
