@@ -359,7 +359,8 @@ def live_radar(wide: pd.DataFrame, low: float) -> Spec:
     rings = range(round(low), 101, 10 if low >= 50 else 20)
     corners = [{"value": ring, "spoke": i} for ring in rings for i in range(len(spokes))]
     beyond, flat = 100 + 0.18 * (100 - low), math.cos(math.pi / len(spokes))
-    texts = [{"value": beyond, "spoke": i, "text": name} for i, name in enumerate(spokes)]
+    named: list[Any] = [name.replace("-", "_").split("_") for name in spokes]  # a word per line
+    texts = [{"value": beyond, "spoke": i, "text": words} for i, words in enumerate(named)]
     for ring in rings:  # in the middle of a side
         texts.append({"value": low + (ring - low) * flat, "spoke": 0.5, "text": f"{ring} %"})
     web = {"detail": _at("value"), "order": _number("spoke"), **plane}
