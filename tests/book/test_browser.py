@@ -287,7 +287,8 @@ def test_a_curve_answers_pointer_and_keyboard_and_follows_the_theme(browser, sit
     curves = found.curves("table-1-digits").set_index(["label", "round"]).avg
     values = curves.loc[told["label"], int(told["round"])]
     for name, value in (("mean", "mean"), ("lowest seed", "min"), ("highest seed", "max")):
-        assert told[name] == f"{values.agg(value):.2f}".rstrip("0").rstrip(".")
+        near = pytest.approx(values.agg(value), abs=6e-3)
+        assert float(told[name]) == near and len(told[name]) < 6
     assert int(told["seeds"]) == len(values) == 3
 
     assert browser.run(STRONG) == 1
