@@ -371,9 +371,9 @@ def live_radar(wide: pd.DataFrame, low: float) -> Spec:
     thin = closed | {"color": "#999", "strokeWidth": 0.6}
     layers = [
         _layer(thin, web, *turned, data={"values": corners}),
-        _layer("text", plane | {"text": _at("text")}, *turned, data={"values": texts}),
         _layer(closed, line, *turned, clicked="label"),
         _layer(DOT | {"size": 45}, fill, *turned),
+        _layer("text", plane | {"text": _at("text")}, *turned, data={"values": texts}),
     ]
     said = _extremes(rows.set_index(rows.label + " on " + rows.domain).value, "by domain")
     more: Spec = {"title": "test accuracy (%)", "view": {"stroke": None}}
