@@ -201,8 +201,8 @@ def filed(paper: str, table: str, rows: Sequence[str] = (), without: Sequence[st
     kept = found.domains[table]
     chosen = {r: v for r, v in kept.rows.items() if r not in without and (not rows or r in rows)}
     drawn = radar(pd.DataFrame.from_dict(chosen, orient="index", columns=list(kept.columns)))
-    name = papers.load(paper).short
-    drawn.caption = f"{name}, {table}: from the authors' own files. {drawn.caption}"
+    title = f"{papers.load(paper).short}, {table}: from the authors' own files"
+    drawn.caption = f"{title}. {drawn.caption}"
     return drawn
 
 
@@ -273,14 +273,13 @@ def order(rows: pd.DataFrame) -> Picture:
         pair = [row.rank_published, row.rank_ours]
         look = MOVES[(pair[1] > pair[0]) - (pair[1] < pair[0])]
         ax.plot([0, 1], pair, marker="o", **look | {"label": row.method})
+    ax.set_xticks([0, 1], ["paper", f"ours ({rows.scale.iloc[0]})"])
     for side, key, align in ((0, "rank_published", "right"), (1, "rank_ours", "left")):
+        ax.get_xticklabels()[side].set_ha(align)
         how = {"textcoords": "offset points", "ha": align, "va": "center", "size": shared.SMALL}
         for rank, names in rows.groupby(key).method:  # one line per method that shares it
             ax.annotate("\n".join(names), (side, rank), (16 * side - 8, 0), **how)
     tau = float(rows.tau.iloc[0])
-    ax.set_xticks([0, 1], ["paper", f"ours ({rows.scale.iloc[0]})"])
-    for text, align in zip(ax.get_xticklabels(), ("right", "left"), strict=True):
-        text.set_ha(align)
     ax.set_yticks(range(1, len(rows) + 1))
     inches = rows.method.map(shared.long).max() + 0.2  # of a name, beside a line of 4.2
     room = min(max(0.75, inches / max(4.2 - 2 * inches, 0.1)), 3.2)

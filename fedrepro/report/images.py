@@ -51,7 +51,6 @@ def sample_grid(federation: Federation, per_class: int = 1) -> Picture:
     ax.spines[:].set_visible(False)
     ax.xaxis.set_label_position("top")
     shared.label_axes(ax, "class", "client")
-    figure.caption = "Random training images"
     return figure
 
 
@@ -105,7 +104,6 @@ def counts_chart(federation: Federation, shares: bool = False) -> Picture:
         what = "images in percent, by class" if shares else "images by class, and in all"
         shared.label_axes(ax, "", owner, f"{split!s} {what}")
     axes[-1, 0].set_xlabel("class")
-    figure.caption = "Images by class; bold: the sum of the row"
     return figure
 
 
@@ -200,10 +198,7 @@ def plane(points: pd.DataFrame) -> Picture:
     key(s=110, marker="*", color=MEAN, label=star)
     _bare(ax)
     shared.legend_above(figure, ax, 3)
-    figure.caption = (
-        "t-SNE, which gives the axes no unit. Small: images, by colour and marker; large: the "
-        "clients' prototypes; red stars: their means over clients"
-    )
+    figure.caption = "t-SNE (axes without unit). Small: images; large: their clients' prototypes"
     every = list(points.domain.unique())
     figure.drawn_live = shared.live_embedding(points.assign(label=points.role), "domain", every)
     return figure
@@ -230,8 +225,5 @@ def inversions(figure: Figure, cells: Sequence[dict[str, Any]]) -> Picture:
                 ax.set_xlabel(f"{near}, SSIM {alike:.2f}", fontsize=shared.SMALL)
         text = {"rotation": 0, "ha": "right", "va": "center", "fontsize": shared.SMALL}
         axes[row, 0].set_ylabel(name.replace(", ", ",\n"), **text)
-    drawn.caption = (
-        "The image found from a prototype, the one behind the prototype, and another of its class. "
-        "PSNR (dB) and SSIM compare with the one behind; both are larger the more alike images are"
-    )
+    drawn.caption = "PSNR (dB) and SSIM with the image behind the prototype; higher: more alike"
     return drawn

@@ -354,10 +354,8 @@ def figure(found: Results, experiment: str, dataset: str) -> Picture:
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     name = dataset_name(dataset)
     label_axes(ax, "rank (1 is best)", "", name, grid="both")
-    figure.caption = (
-        f"Ranks in {experiment}, with 95 % intervals for all methods at once. Thick: were other "
-        "seeds drawn; thin: were the domains drawn, too"
-    )
+    said = "Thick: were other seeds drawn; thin: other domains, too"
+    figure.caption = f"Ranks in {experiment}, with 95 % intervals for all at once. {said}"
     return figure
 
 

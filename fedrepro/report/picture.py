@@ -29,8 +29,7 @@ LINES: tuple[Any, ...] = (
     *((0, (3, 1, 1, 1)), (0, (1, 1))),
 )
 DASHES = {"-": [1, 0], "--": [6, 3], "-.": [6, 3, 1, 3], ":": [1, 3]}  # these are Vega-Lite's
-ROUNDED = dict.fromkeys(("mean", "low", "high", "printed", "value", "percent"), ".2~f")
-ROUNDED["MB"] = ",.4~r"
+MEASURED = ("mean", "low", "high", "printed", "value", "percent", "MB")
 DOT: Spec = {"type": "point", "filled": True}
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
@@ -45,21 +44,17 @@ STYLE = {  # over seaborn's style `ticks`
     **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), SMALL),
     **{"axes.labelsize": TEXT, "grid.color": GRID},
 }
-# A method has the same look in all figures. One tuple per colour: methods that a paper compares
+# A method has the same look in all figures. One text per colour: methods that a paper compares
 # have different ones; two of one colour differ in line and marker.
 KNOWN = (
-    *(
-        ("SOLO", "FedDyn", "MPFT (Random, rate=0.3)"),
-        ("FedAvg",),
-        ("FedBN", "MPFT (Average)", "FedProc"),
-    ),
-    *(("ADCOL", "DBE"), ("FedProx",), ("FedRep", "FPL", "Ditto")),
-    *(("Per-FedAvg", "FedAPC", "MPFT (Cluster, rate=0.1)"), ("MOON", "PartialFed"), ("FedProto",)),
-    *(("FedPall", "MPFT (Cluster, rate=0.3)"), ("RUCR", "I2PFL", "MPFT (Random, rate=0.1)")),
+    *("SOLO; FedDyn; MPFT (Random, rate=0.3)", "FedAvg", "FedBN; MPFT (Average); FedProc"),
+    *("ADCOL; DBE", "FedProx", "FedRep; FPL; Ditto"),
+    *("Per-FedAvg; FedAPC; MPFT (Cluster, rate=0.1)", "MOON; PartialFed", "FedProto"),
+    *("FedPall; MPFT (Cluster, rate=0.3)", "RUCR; I2PFL; MPFT (Random, rate=0.1)"),
 )
-PLACES = {n: i + k * len(COLOURS) for i, names in enumerate(KNOWN) for k, n in enumerate(names)}
-ALIASES = dict.fromkeys(("SingleSet", "local", "Local"), "SOLO")
-ALIASES |= {"PerfedAvg": "Per-FedAvg", "MPFT": "MPFT (Average)"}
+PLACES = {n: i + k * 11 for i, names in enumerate(KNOWN) for k, n in enumerate(names.split("; "))}
+ALIASES = {"SingleSet": "SOLO", "local": "SOLO", "Local": "SOLO", "PerfedAvg": "Per-FedAvg"}
+ALIASES["MPFT"] = "MPFT (Average)"
 
 
 class Picture(Figure):
@@ -92,8 +87,7 @@ class Picture(Figure):
         return " ".join("; ".join(filter(None, parts)).split())
 
     def png(self) -> bytes:
-        """With 128 colours, a third of the size; 256 if it shows images; fewer above `MOST`.
-        k-means keeps the colours of thin lines."""
+        """With 128 colours, a third of the size; 256 if it shows images; fewer above `MOST`."""
         full = io.BytesIO()
         self.savefig(full, format="png", dpi=self.dpi, pil_kwargs={"compress_level": 0})
         image, info = Image.open(full).convert("RGB"), PngInfo()
@@ -143,13 +137,13 @@ def panels(count: int, height: float, more: float, **shared: Any) -> tuple[Pictu
 
 
 def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:
-    """Colour, line and marker of each label: a known method's own, free ones for the others."""
+    """Colour, line and marker of each label: a known method's own, free ones for the others,
+    first of colours that no known one has."""
     names, many = list(dict.fromkeys(map(str, labels))), len(COLOURS)
     known = {n: PLACES[ALIASES.get(n, n)] for n in names if ALIASES.get(n, n) in PLACES}
     taken = {place % many for place in known.values()}
-    every = range(many * len(MARKERS))  # those of a taken colour come after those of a free one
-    by_colour = sorted(every, key=lambda place: place // many + (place % many in taken))
-    free = (place for place in by_colour if place not in known.values())
+    order = sorted(range(132), key=lambda place: place // many + (place % many in taken))
+    free = (place for place in order if place not in known.values())
     places = known | {name: next(free) for name in names if name not in known}
     parts = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
     return {n: {what: of[places[n] % len(of)] for what, of in parts.items()} for n in names}
@@ -168,10 +162,8 @@ def long(label: str) -> float:
     return float(TextPath((0, 0), label, SMALL).get_extents().width / 72)
 
 
-def legend_above(
-    figure: Picture, ax: Axes, ncols: int = 3, title: str | None = None, keys: Sequence[Any] = ()
-) -> None:
-    """Put the legend above the axes, in as many columns as fit; title: a line above it. keys: what
+def legend_above(figure: Any, ax: Axes, ncols: int = 3, title: Any = None, keys: Any = ()) -> None:
+    """Put the legend above the axes, in as many columns as fit; title: a line above it; keys: what
     it explains instead of the axes' own series."""
     handles = keys or ax.get_legend_handles_labels()[0]
     labels = [str(one.get_label()) for one in handles]
@@ -234,10 +226,10 @@ def _number(field: str, **more: Any) -> Spec:
 
 
 def _told(*fields: str, **titled: str) -> list[Spec]:
-    """The tooltip of a mark; measured numbers have two decimals, at most."""
+    """The tooltip of a mark; measured numbers have four digits."""
     titles = dict(zip(fields, fields, strict=True)) | titled
     return [
-        _number(f, title=t, format=ROUNDED[f]) if f in ROUNDED else _at(f, title=t)
+        _number(f, title=t, format=",.4~r") if f in MEASURED else _at(f, title=t)
         for f, t in titles.items()
     ]
 
