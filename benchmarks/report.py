@@ -235,6 +235,7 @@ def phases_picture(file: File) -> Picture:
     ax.grid(axis="x", color=GRID)
     label_axes(ax, "share of a round's time (%)")
     legend_above(figure, ax, 3)
+    figure.caption = "One bar per network and method"
     return figure
 
 

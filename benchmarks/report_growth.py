@@ -184,6 +184,10 @@ def growth_picture(file: File) -> Picture:
     if frame.x.max() >= 10_000:
         axes[-1, 0].xaxis.set_major_formatter(EngFormatter(sep=""))
     label_axes(axes[-1, 0], AXES[file["axis"]], MEASURES["mib"])
+    figure.caption = (
+        "Points: medians, with bars from smallest to largest. Dashed: the fitted slope, with "
+        "its 95 % interval in brackets. Grey: growth in proportion to the axis"
+    )
     return figure
 
 

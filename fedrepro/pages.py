@@ -11,7 +11,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from html import escape
+from html import escape, unescape
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -298,13 +298,16 @@ def _finish(built: Path) -> None:
 def _described(built: Path, found: re.Match[str]) -> str:
     with Image.open(built / "_images" / found[2]) as image:
         known = image.info
-    words = known.get("Description", "Figure of the cell above")
+    words, caption = known.get("Description", "Figure of the cell above"), known.get("Caption", "")
+    above = unescape(found.string[max(0, found.start() - 2000) : found.start()])
+    said = "" if caption in above else f"{escape(caption)}. "  # a notebook prints it
     tag = found[0].replace(found[1], f'alt="{escape(words)}"')
     if LIVE not in known:
-        return tag
+        below = f"<figcaption>{said}</figcaption>" if said else ""
+        return f'<figure class="plain">{tag}{below}</figure>'
     data = known[LIVE].replace("<", "\\u003c")
     return (
-        f'{FIGURE}{tag}<div class="choose"></div><div class="live"></div>'
-        '<figcaption><a download="figure.csv" href="#">The data of this figure (CSV)</a>'
+        f'{FIGURE}{tag}<div class="choose"></div><div class="live"></div><figcaption>{said}'
+        '<a download="figure.csv" href="#">The data of this figure (CSV)</a>'
         f'</figcaption><script type="application/json">{data}</script></figure>'
     )

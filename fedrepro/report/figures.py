@@ -7,7 +7,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
 from fedrepro import papers
@@ -20,13 +21,17 @@ from fedrepro.report.tables import AXES, Section, number
 
 Along = Literal["round", "bytes"]
 ACCURACY = "mean test accuracy (%)"
-MOVES = {-1: ("-", shared.COLOURS[0]), 0: (":", shared.PAPER), 1: ("--", shared.COLOURS[1])}
+OVER = "Mean over seeds, with a {} from the lowest to the highest seed"
+MOVES: dict[int, dict[str, Any]] = {  # of a rank in our order
+    -1: {"ls": "-", "color": shared.COLOURS[0], "label": "higher with us"},
+    1: {"ls": "--", "color": shared.COLOURS[1], "label": "lower with us"},
+    0: {"ls": ":", "color": shared.PAPER, "label": "the same"},
+}
 BARS: dict[str, Any] = {"linestyle": "none", "markersize": 5.5, "capsize": 2.5}
 THEIRS = {"color": shared.PAPER, "marker": "s", "mfc": "white", "label": "paper, mean ± std"}
 MINE = {"color": shared.OURS, "marker": "o", "label": "ours, mean ± std"}
 SIDES = (("published", -0.17, THEIRS), ("ours", 0.17, MINE))  # with their shift downwards
 DIAMOND: dict[str, Any] = {"marker": "D", "color": shared.PAPER, "ls": "none", "markersize": 8}
-UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 
 def curves(
@@ -50,6 +55,8 @@ def curves(
     shared.label_axes(ax, shared.ALONG[x], ylabel, grid="both")
     shared.legend_above(figure, ax)
     figure.drawn_live = shared.live_curves(means, ylabel, printed)
+    figure.caption = "One seed" if means.seeds.max() == 1 else OVER.format("band")
+    figure.caption += ". Thin dotted lines: the paper's final accuracies" * bool(printed)
     return figure
 
 
@@ -84,15 +91,17 @@ def _curve(ax: Axes, rows: pd.DataFrame, style: dict[str, Any], shift: int) -> N
 
 def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
     """One varied setting: one point per label in the order given, mean and standard deviation over
-    seeds, each seed a thin dot. Labels ``mu=0.1`` are shortened to their values; ``FedAvg, N=10``
-    is on a line for the name before the comma. frame: label, seed, value."""
+    seeds, each seed a thin dot. Labels ``mu=0.1`` and ``4 images`` are shortened to their values;
+    ``FedAvg, N=10`` is on a line for the name before the comma. frame: label, seed, value."""
     figure, ax = shared.single(3.6)
-    cut = frame.label.astype(str).str.rpartition(", ")
+    cut = frame.label.astype(str).str.removesuffix(" images").str.rpartition(", ")
     frame = frame.assign(line=cut[0], place=cut[2]).astype({"value": float})
     names, lines = list(dict.fromkeys(frame.place)), list(dict.fromkeys(frame.line))
     styles = list(shared.looks(lines).values())
+    many = frame.label.duplicated().any()
+    said = "Mean over seeds; bar: ± one standard deviation; grey: single seeds"
+    figure.caption = said if many else "One seed"
     if len(lines) == 1:
-        many = frame.label.duplicated().any()
         frame["line"] = "mean ± std over seeds" if many else "one seed"
         styles = [{"color": shared.OURS, "marker": "o", "linestyle": "-"}]
     how = {"linestyles": [one["linestyle"] for one in styles], "linewidth": 1.4, "capsize": 0.05}
@@ -136,6 +145,7 @@ def heat_map(frame: pd.DataFrame, printed: Printed = None) -> Picture:
     shared.seaborn().heatmap(table, **how, ax=ax)
     ax.tick_params(axis="y", labelrotation=0)
     shared.label_axes(ax, across, down)
+    figure.caption = "Mean over domains and seeds"
     return figure
 
 
@@ -153,6 +163,7 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
         ax.axvline(place, color=shared.GRID, linewidth=0.8)
     shared.label_axes(ax, "", "test accuracy (%)", grid="y")
     shared.legend_above(figure, ax, 2)
+    figure.caption = OVER.format("line") if frame.seed.nunique() > 1 else "One seed"
     return figure
 
 
@@ -170,12 +181,14 @@ def radar(cells: Sequence[dict[str, Any]] | pd.DataFrame) -> Picture:
     for (label, row), style in zip(table.iterrows(), styles, strict=True):
         ax.plot([*angles, angles[0]], [*row, row.iloc[0]], label=str(label), **style)
     ax.set_xticks(angles, table.columns)
-    ax.tick_params(axis="x", pad=16)  # names are next to the circle, not on it
+    for text, angle in zip(ax.get_xticklabels(), angles, strict=True):  # beside the circle
+        text.set_ha(("center", "left", "right")[int(np.sign(np.cos(angle).round(2)))])
     ax.set_ylim(low := np.floor(table.min().min() / 10) * 10, 100)
     ax.set_rlabel_position(180 / table.shape[1])
     ax.grid(color=shared.GRID)
     shared.legend_above(figure, ax, 2, title="test accuracy (%)")
     figure.drawn_live = shared.live_radar(table, low)
+    figure.caption = f"One spoke per domain, from {low:g} % at the centre to 100 % at the rim"
     return figure
 
 
@@ -188,7 +201,8 @@ def filed(paper: str, table: str, rows: Sequence[str] = (), without: Sequence[st
     kept = found.domains[table]
     chosen = {r: v for r, v in kept.rows.items() if r not in without and (not rows or r in rows)}
     drawn = radar(pd.DataFrame.from_dict(chosen, orient="index", columns=list(kept.columns)))
-    drawn.caption = f"{paper}, {table}: from the authors' own files"
+    title = f"{papers.load(paper).short}, {table}: from the authors' own files"
+    drawn.caption = f"{title}. {drawn.caption}"
     return drawn
 
 
@@ -198,8 +212,6 @@ def traffic(frame: pd.DataFrame) -> Picture:
     ``up/representations``, ...), bytes, and seed if there are several (their mean is drawn)."""
     table = frame.pivot_table(index="label", columns="kind", values="bytes", sort=False)
     table = table[sorted(table.columns)].fillna(0.0)
-    largest = float(table.sum(axis=1).max())
-    unit, size = next((pair for pair in UNITS if largest >= pair[1]), UNITS[-1])
     kinds = [str(kind).split("/", 1) for kind in table]
     payloads = list(dict.fromkeys(payload for _, payload in kinds))
     figure, ax = shared.single(1.3 + 0.42 * len(table) + 0.22 * math.ceil(len(kinds) / 2))
@@ -208,13 +220,15 @@ def traffic(frame: pd.DataFrame) -> Picture:
         place, up = payloads.index(payload), way == "up"
         colour, marker = shared.COLOURS[place % 8], shared.MARKERS[place % 12]
         look = {"color": colour, "mfc": "white" if up else colour, "label": f"{payload} {way}"}
-        sent = (table[column] / size).where(table[column] > 0)
-        ax.plot(sent, rows + (0.14 if up else -0.14), marker, **look)
+        height = rows + (0.14 if up else -0.14)
+        ax.plot(table[column].where(table[column] > 0), height, marker, **look)
     shared.logarithmic_x(ax)
+    ax.xaxis.set_major_formatter(EngFormatter("B"))
     ax.set_yticks(rows, map(str, table.index))
     ax.invert_yaxis()
-    shared.label_axes(ax, f"traffic of the run, all clients ({unit})", grid="x")
+    shared.label_axes(ax, "traffic of the run, all clients (bytes)", grid="x")
     shared.legend_above(figure, ax, 2)
+    figure.caption = "Filled: sent down to the clients. Hollow: sent up to the server"
     return figure
 
 
@@ -245,6 +259,8 @@ def beside(table: pd.DataFrame) -> Picture:
         figure.supxlabel(AXES.get(*units, *units), fontsize=shared.TEXT)
     fullest = max(axes.flat, key=lambda ax: len(ax.get_legend_handles_labels()[1]))
     shared.legend_above(figure, fullest, 2, title=section.statement)
+    spread = any("std" in label for label in fullest.get_legend_handles_labels()[1])
+    figure.caption = "std: standard deviation over seeds" if spread else "Means over seeds"
     return figure
 
 
@@ -255,22 +271,27 @@ def order(rows: pd.DataFrame) -> Picture:
     figure, ax = shared.single(1.3 + 0.36 * len(rows))
     for row in rows.itertuples():
         pair = [row.rank_published, row.rank_ours]
-        line, colour = MOVES[(pair[1] > pair[0]) - (pair[1] < pair[0])]
-        ax.plot([0, 1], pair, linestyle=line, color=colour, marker="o", label=row.method)
-    for side, key, align in ((-0.05, "rank_published", "right"), (1.05, "rank_ours", "left")):
-        for rank, names in rows.groupby(key).method:  # one line per method that shares it
-            ax.text(side, rank, "\n".join(names), ha=align, va="center", size=shared.SMALL)
-    tau = float(rows.tau.iloc[0])
+        look = MOVES[(pair[1] > pair[0]) - (pair[1] < pair[0])]
+        ax.plot([0, 1], pair, marker="o", **look | {"label": row.method})
     ax.set_xticks([0, 1], ["paper", f"ours ({rows.scale.iloc[0]})"])
+    for side, key, align in ((0, "rank_published", "right"), (1, "rank_ours", "left")):
+        ax.get_xticklabels()[side].set_ha(align)
+        how = {"textcoords": "offset points", "ha": align, "va": "center", "size": shared.SMALL}
+        for rank, names in rows.groupby(key).method:  # one line per method that shares it
+            ax.annotate("\n".join(names), (side, rank), (16 * side - 8, 0), **how)
+    tau = float(rows.tau.iloc[0])
     ax.set_yticks(range(1, len(rows) + 1))
-    inches = 0.07 * rows.method.str.len().max() + 0.1  # of the longest name, beside a line of 4.2
-    room = min(max(0.75, inches / max(4.2 - 2 * inches, 0.1)), 2.5)
+    inches = rows.method.map(shared.long).max() + 0.2  # of a name, beside a line of 4.2
+    room = min(max(0.75, inches / max(4.2 - 2 * inches, 0.1)), 3.2)
     ax.set_xlim(-room, 1 + room)
     ax.set_ylim(len(rows) + 0.5, 0.5)
     ax.spines["bottom"].set_visible(False)
     ax.tick_params(axis="x", length=0)
     agreement = "" if math.isnan(tau) else f", Kendall's tau = {number(tau, 'ratio')}"
     shared.label_axes(ax, "", "rank (1 is best)", f"{rows.column.iloc[0]}{agreement}")
+    keys = [Line2D([], [], marker="o", **look) for look in MOVES.values()]
+    shared.legend_above(figure, ax, keys=keys)
+    figure.caption = "Kendall's tau is 1 for the paper's own order and −1 for the reverse"
     return figure
 
 
@@ -292,7 +313,7 @@ def leads(rows: Sequence[tuple[str, Part | None]]) -> Picture:
             ax.plot(least.printed, place, **DIAMOND)
         ax.hlines(place, *least.between(), color=shared.OURS, linewidth=2)
         ax.plot(least.mean, place, "o", color=shared.OURS, mfc=face)
-    ax.plot([], [], "o-", color=shared.OURS, label="ours, 95 %")
+    ax.plot([], [], "o-", color=shared.OURS, label="ours, 95 % interval")
     said = "still rising, earlier settings or one seed"
     ax.plot([], [], "o", color=shared.OURS, mfc="white", label=said)
     ax.plot([], [], **DIAMOND, label="printed")

@@ -135,6 +135,7 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
     else:
         shared.legend_above(figure, axes[0, 0], 5 if by == "class" else 3)
     figure.drawn_live = shared.live_embedding(points, by, groups)
+    figure.caption = f"Test representations by {by}. t-SNE gives the axes no unit"
     return figure
 
 
@@ -163,8 +164,9 @@ def confusion(frame: pd.DataFrame) -> Picture:
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_ticks(places + 0.5, [classes[place] for place in places])
         _name_classes(ax, classes, "right")
-        shared.label_axes(ax, "predicted", "class", str(domain))
-    figure.suptitle(f"{first}: % of each class", fontsize=shared.TEXT)
+        shared.label_axes(ax, "predicted class", "true class", str(domain))
+    figure.suptitle(f"{first}: from 0 (white) to 100 % of a row", fontsize=shared.TEXT)
+    figure.caption = "Of the test images of a true class, how many are taken for which class"
     figure.drawn_live = shared.live_confusion(frame)
     return figure
 
@@ -196,6 +198,7 @@ def plane(points: pd.DataFrame) -> Picture:
     key(s=110, marker="*", color=MEAN, label=star)
     _bare(ax)
     shared.legend_above(figure, ax, 3)
+    figure.caption = "t-SNE (axes without unit). Small: images; large: their clients' prototypes"
     every = list(points.domain.unique())
     figure.drawn_live = shared.live_embedding(points.assign(label=points.role), "domain", every)
     return figure
@@ -222,4 +225,5 @@ def inversions(figure: Figure, cells: Sequence[dict[str, Any]]) -> Picture:
                 ax.set_xlabel(f"{near}, SSIM {alike:.2f}", fontsize=shared.SMALL)
         text = {"rotation": 0, "ha": "right", "va": "center", "fontsize": shared.SMALL}
         axes[row, 0].set_ylabel(name.replace(", ", ",\n"), **text)
+    drawn.caption = "PSNR (dB) and SSIM with the image behind the prototype; higher: more alike"
     return drawn

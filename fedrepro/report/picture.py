@@ -5,7 +5,6 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -21,15 +20,16 @@ from PIL.PngImagePlugin import PngInfo
 Spec = dict[str, Any]
 Panels = npt.NDArray[Any]
 Printed = Mapping[str, float] | None  # the paper's numbers by label
-COLOURS = (  # seaborn's palette `colorblind`
-    *("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc"),
-    *("#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9"),
+COLOURS = (  # seaborn's palette `colorblind`; its two palest replaced, and one more
+    *("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161"),
+    *("#903018", "#949494", "#5a3df5", "#56b4e9", "#186060"),
 )
 LINES: tuple[Any, ...] = (
     *("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))),
     *((0, (3, 1, 1, 1)), (0, (1, 1))),
 )
 DASHES = {"-": [1, 0], "--": [6, 3], "-.": [6, 3, 1, 3], ":": [1, 3]}  # these are Vega-Lite's
+MEASURED = ("mean", "low", "high", "printed", "value", "percent", "MB")
 DOT: Spec = {"type": "point", "filled": True}
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
@@ -44,19 +44,21 @@ STYLE = {  # over seaborn's style `ticks`
     **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), SMALL),
     **{"axes.labelsize": TEXT, "grid.color": GRID},
 }
-# Methods in many figures have the same look in all of them. There are more methods than colours:
-# two of one colour differ in line or marker.
+# A method has the same look in all figures. One text per colour: methods that a paper compares
+# have different ones; two of one colour differ in line and marker.
 KNOWN = (
-    *("SOLO", "FedAvg", "FedBN", "ADCOL", "FedProx", "FedRep", "Per-FedAvg", "MOON"),
-    *("FedProto", "FedPall", "RUCR", "PartialFed", "Ditto", "DBE", "FedAPC", "I2PFL"),
-    *("MPFT (Average)", "MPFT (Cluster, rate=0.1)", "MPFT (Cluster, rate=0.3)"),
-    *("MPFT (Random, rate=0.1)", "MPFT (Random, rate=0.3)"),
+    *("SOLO; FedDyn; MPFT (Random, rate=0.3)", "FedAvg", "FedBN; MPFT (Average); FedProc"),
+    *("ADCOL; DBE", "FedProx", "FedRep; FPL; Ditto"),
+    *("Per-FedAvg; FedAPC; MPFT (Cluster, rate=0.1)", "MOON; PartialFed", "FedProto"),
+    *("FedPall; MPFT (Cluster, rate=0.3)", "RUCR; I2PFL; MPFT (Random, rate=0.1)"),
 )
+PLACES = {n: i + k * 11 for i, names in enumerate(KNOWN) for k, n in enumerate(names.split("; "))}
 ALIASES = {"SingleSet": "SOLO", "local": "SOLO", "Local": "SOLO", "PerfedAvg": "Per-FedAvg"}
+ALIASES["MPFT"] = "MPFT (Average)"
 
 
 class Picture(Figure):
-    """A figure that needs no plotting backend. caption: its content, for readers who cannot see it.
+    """A figure that needs no plotting backend. caption: what it shows and how to read it, below it.
     drawn_live: its interactive form, which the book reads from the file."""
 
     caption = ""
@@ -85,18 +87,19 @@ class Picture(Figure):
         return " ".join("; ".join(filter(None, parts)).split())
 
     def png(self) -> bytes:
-        """With 64 colours, a quarter of the size; 256 if it shows images; fewer above `MOST`."""
+        """With 128 colours, a third of the size; 256 if it shows images; fewer above `MOST`."""
         full = io.BytesIO()
         self.savefig(full, format="png", dpi=self.dpi, pil_kwargs={"compress_level": 0})
         image, info = Image.open(full).convert("RGB"), PngInfo()
         info.add_itxt("Description", words := self.words())
+        info.add_itxt("Caption", self.caption)
         if self.drawn_live:
             live = json.dumps(self.drawn_live | {"description": words}, separators=(",", ":"))
             info.add_itxt(LIVE, live, zip=True)
         most = (256,) if any(ax.images for ax in self.axes) else ()
-        for colours in (*most, 64, 32, 16):
-            small = io.BytesIO()
-            image.quantize(colours).save(small, format="png", optimize=True, pnginfo=info)
+        for colours in (*most, 128, 64, 32, 16):
+            small, fewer = io.BytesIO(), image.quantize(colours, kmeans=1)
+            fewer.save(small, format="png", optimize=True, pnginfo=info)
             if small.tell() <= MOST:
                 break
         return small.getvalue()
@@ -134,11 +137,14 @@ def panels(count: int, height: float, more: float, **shared: Any) -> tuple[Pictu
 
 
 def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:
-    """Colour, line and marker of each label: a known method's own, free ones for the others."""
-    names = list(dict.fromkeys(map(str, labels)))
-    places = {n: KNOWN.index(ALIASES.get(n, n)) for n in names if ALIASES.get(n, n) in KNOWN}
-    free = (place for place in count() if place not in places.values())
-    places |= {name: next(free) for name in names if name not in places}
+    """Colour, line and marker of each label: a known method's own, free ones for the others,
+    first of colours that no known one has."""
+    names, many = list(dict.fromkeys(map(str, labels))), len(COLOURS)
+    known = {n: PLACES[ALIASES.get(n, n)] for n in names if ALIASES.get(n, n) in PLACES}
+    taken = {place % many for place in known.values()}
+    order = sorted(range(132), key=lambda place: place // many + (place % many in taken))
+    free = (place for place in order if place not in known.values())
+    places = known | {name: next(free) for name in names if name not in known}
     parts = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
     return {n: {what: of[places[n] % len(of)] for what, of in parts.items()} for n in names}
 
@@ -151,10 +157,17 @@ def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "", grid: Any = 
     ax.set_title(title, fontsize=TEXT)  # takes no size from the style
 
 
-def legend_above(figure: Picture, ax: Axes, ncols: int = 3, title: str | None = None) -> None:
-    """Put the legend above the axes, in as many columns as fit; title: a line above it."""
-    handles, labels = ax.get_legend_handles_labels()
-    widths = [TextPath((0, 0), label, SMALL).get_extents().width / 72 for label in labels]
+def long(label: str) -> float:
+    """Width of a small text in inches."""
+    return float(TextPath((0, 0), label, SMALL).get_extents().width / 72)
+
+
+def legend_above(figure: Any, ax: Axes, ncols: int = 3, title: Any = None, keys: Any = ()) -> None:
+    """Put the legend above the axes, in as many columns as fit; title: a line above it; keys: what
+    it explains instead of the axes' own series."""
+    handles = keys or ax.get_legend_handles_labels()[0]
+    labels = [str(one.get_label()) for one in handles]
+    widths = [long(label) for label in labels]
     splits = (np.array_split(widths, n) for n in range(min(ncols, len(labels)), 1, -1))
     # Columns are filled one by one; beside its longest text each has a handle and two gaps.
     fit = (one for one in splits if sum(part.max() + 0.62 for part in one) <= WIDTH)
@@ -213,8 +226,12 @@ def _number(field: str, **more: Any) -> Spec:
 
 
 def _told(*fields: str, **titled: str) -> list[Spec]:
-    """The tooltip of a mark."""
-    return [_at(field) for field in fields] + [_at(field, title=t) for field, t in titled.items()]
+    """The tooltip of a mark; measured numbers have four digits."""
+    titles = dict(zip(fields, fields, strict=True)) | titled
+    return [
+        _number(f, title=t, format=",.4~r") if f in MEASURED else _at(f, title=t)
+        for f, t in titles.items()
+    ]
 
 
 def _lit(field: str, value: float = 1) -> Spec:
@@ -270,7 +287,7 @@ def live_curves(rows: pd.DataFrame, ylabel: str, printed: Printed) -> Spec:
     if printed:
         final = [{"op": "min", "field": "printed", "as": "printed"}]
         level = across | {"y": _number("printed", title=ylabel), "stroke": line["stroke"]}
-        level |= {"tooltip": _told("label", "printed")}
+        level |= {"tooltip": _told("label", "printed"), "opacity": _lit("label")}
         rule = {"type": "rule", "strokeWidth": 1, "strokeDash": [1, 3]}
         layers.append(_layer(rule, level, {"aggregate": final, "groupby": ["label"]}))
     said = _extremes(rows.groupby("label", sort=False)["mean"].last(), "at the end")
@@ -305,15 +322,17 @@ def live_confusion(frame: pd.DataFrame) -> Spec:
     said = f"{most.method} most often takes {most.cls} for {most.predicted} on {most.domain}: "
     said += f"{wrong.max():.1f} % of its images"
     order: Spec = {"sort": classes, "scale": {"domain": classes}}
+    shade = {"domain": [0, 100], "range": [0.04, 1]}
     encoding = {
-        "x": _at("predicted", **order),
-        "y": _at("cls", title="class", **order),
-        "opacity": _number("percent", scale={"domain": [0, 100], "range": [0.04, 1]}),
-        "tooltip": _told("method", "domain", "predicted", "percent", "images", cls="class"),
+        "x": _at("predicted", title="predicted class", **order),
+        "y": _at("cls", title="true class", **order),
+        "opacity": _number("percent", title="% of the true class", scale=shade),
+        "tooltip": _told("method", "domain", "predicted", "percent", "images", cls="true class"),
     }
     chosen = [{"filter": "datum.method == chosen"}]
     facet = _at("domain", title=None, sort=list(frame.domain.unique()))
     how = {"transform": chosen, "facet": facet, "spec": _layer("rect", encoding)}
+    how["resolve"] = {"axis": {"x": "independent"}}  # else a place without a panel has one, too
     return _spec(frame, said, methods, "Method", **how)
 
 
@@ -332,7 +351,8 @@ def live_radar(wide: pd.DataFrame, low: float) -> Spec:
     rings = range(round(low), 101, 10 if low >= 50 else 20)
     corners = [{"value": ring, "spoke": i} for ring in rings for i in range(len(spokes))]
     beyond, flat = 100 + 0.18 * (100 - low), math.cos(math.pi / len(spokes))
-    texts = [{"value": beyond, "spoke": i, "text": name} for i, name in enumerate(spokes)]
+    named: list[Any] = [name.replace("-", "_").split("_") for name in spokes]  # a word per line
+    texts = [{"value": beyond, "spoke": i, "text": words} for i, words in enumerate(named)]
     for ring in rings:  # in the middle of a side
         texts.append({"value": low + (ring - low) * flat, "spoke": 0.5, "text": f"{ring} %"})
     web = {"detail": _at("value"), "order": _number("spoke"), **plane}
@@ -343,9 +363,10 @@ def live_radar(wide: pd.DataFrame, low: float) -> Spec:
     thin = closed | {"color": "#999", "strokeWidth": 0.6}
     layers = [
         _layer(thin, web, *turned, data={"values": corners}),
-        _layer("text", plane | {"text": _at("text")}, *turned, data={"values": texts}),
         _layer(closed, line, *turned, clicked="label"),
         _layer(DOT | {"size": 45}, fill, *turned),
+        _layer("text", plane | {"text": _at("text")}, *turned, data={"values": texts}),
     ]
     said = _extremes(rows.set_index(rows.label + " on " + rows.domain).value, "by domain")
-    return _spec(rows, said, ["all", *labels], layer=layers, view={"stroke": None})
+    more: Spec = {"title": "test accuracy (%)", "view": {"stroke": None}}
+    return _spec(rows, said, ["all", *labels], layer=layers, **more)

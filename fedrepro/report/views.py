@@ -243,7 +243,8 @@ def _drawn(
     if how.pop("say", True) and said and not spec.table:
         show([Html(said, "how this is run")])
     picture = draw(rows, **how)
-    picture.caption = f"{found.paper.short}, {experiment}: {spec.caption}; on {dataset}"
+    title = f"{found.paper.short}, {experiment}: {spec.caption}; {dataset_name(dataset)}"
+    picture.caption = f"{title}. {picture.caption}"
     return picture
 
 
@@ -340,13 +341,12 @@ def embedding(found: Results, dataset: str, *by: Any) -> Any:
         show([Html(said, "rows that decide nothing")])
     for key in by if frames else ():
         pictures.append(images.embedding(pd.concat(frames, ignore_index=True), by=key))
-        pictures[-1].caption = f"Test representations on {dataset}, coloured by {key}"
+        pictures[-1].caption = f"{dataset_name(dataset)}. {pictures[-1].caption}"
     return _last(pictures)
 
 
 def confusions(found: Results, *experiments: str) -> Any:
-    """Which classes of test images are confused, for each data set of some experiments, by the rows
-    `images.in_order` that kept their predictions."""
+    """Confused classes of test images, by data set, of the rows `images.in_order`."""
     shown: list[Shown] = []
     for experiment, dataset in ((e, d) for e in experiments for d in found.datasets(e)):
         runs = (here := found.of_one_scale(dataset, experiment)).runs(experiment)

@@ -286,9 +286,9 @@ def test_a_curve_answers_pointer_and_keyboard_and_follows_the_theme(browser, sit
     found = recorded("fedapc").of_one_scale("digits4-standin", "table-1-digits")
     curves = found.curves("table-1-digits").set_index(["label", "round"]).avg
     values = curves.loc[told["label"], int(told["round"])]
-    assert float(told["mean"]) == pytest.approx(values.mean(), abs=1e-3)
-    assert float(told["lowest seed"]) == pytest.approx(values.min(), abs=1e-3)
-    assert float(told["highest seed"]) == pytest.approx(values.max(), abs=1e-3)
+    for name, value in (("mean", "mean"), ("lowest seed", "min"), ("highest seed", "max")):
+        near = pytest.approx(values.agg(value), abs=6e-3)
+        assert float(told[name]) == near and len(told[name]) < 6
     assert int(told["seeds"]) == len(values) == 3
 
     assert browser.run(STRONG) == 1
@@ -311,6 +311,6 @@ def test_without_javascript_the_pictures_are_there(browser, site):
     browser.session.send("Emulation.setScriptExecutionDisabled", {"value": True})
     browser.open((site / "book" / "results" / "fedapc_results.html").as_uri(), PHONE)
     wide = browser.run(f"{FIGURES}.map(f => f.querySelector('img').offsetWidth)")
-    shut = browser.run(f"{FIGURES}.map(f => f.querySelector('figcaption').offsetWidth)")
+    shut = browser.run(f"{FIGURES}.map(f => f.querySelector('figcaption a').offsetWidth)")
     browser.session.send("Emulation.setScriptExecutionDisabled", {"value": False})
     assert len(wide) > 3 and min(wide) > 200 and set(shut) == {0}
