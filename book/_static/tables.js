@@ -1,6 +1,6 @@
 // Tables of results: a click on a column's head sorts by it (again: the other way round, then as
 // printed), and a method's name typed over one table leaves its rows in all of the page's tables.
-// A page without such tables is left as it is, and so is every table where scripts are off.
+// A box that is scrolled sideways is marked. Where scripts are off, every table is left as it is.
 addEventListener("DOMContentLoaded", () => {
   const tables = [...document.querySelectorAll("table:is(.beside, .rules, .linked)")];
 
@@ -57,6 +57,9 @@ addEventListener("DOMContentLoaded", () => {
     boxes.push(box);
     table.parentElement.before(label);
   };
+  const watch = new ResizeObserver((seen) => seen.forEach(({ target }) =>
+    target.classList.toggle("wide", target.scrollWidth > target.clientWidth + 1)));
+  for (const box of document.querySelectorAll(".cell_output .output.text_html, .table-scroll")) watch.observe(box);
   tables.forEach(sortable);
   tables.forEach(filterable);
 });

@@ -16,6 +16,7 @@ from fedrepro.papers.paper import as_text
 from fedrepro.quantities.base import Result, Study, domain_weights
 from fedrepro.records import Record
 from fedrepro.records.record import environment
+from fedrepro.report import tables as markup
 from fedrepro.report.results import Results, recorded, run_link
 from fedrepro.report.tables import Html, folded, link, nothing, prose, spread, styled, whole
 from fedrepro.report.text import dataset_name
@@ -102,8 +103,8 @@ def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
     for key, own in fields(methods).items():
         name, _, field = key.rpartition(".")
         rows[name, field] = given.get(key) or [own[column] for column in wanted]
-    frame = pd.DataFrame([[escape(text) for text in row] for row in rows.values()])
-    frame.index = pd.MultiIndex.from_tuples([(g, f"<code>{escape(s)}</code>") for g, s in rows])
+    frame = pd.DataFrame([[markup.sentence(text) for text in row] for row in rows.values()])
+    frame.index = pd.MultiIndex.from_tuples([(g, markup.sentence(f"`{s}`")) for g, s in rows])
     frame.columns = pd.Index(wanted, name="setting")
     title = (
         "Every setting, where its value comes from (stated: in the paper; code: in public code; "

@@ -119,9 +119,15 @@ def linked_table(frame: pd.DataFrame, pages: Mapping[tuple[str, str], str], labe
     return Html(styled(shown, "dataframe linked", label), label)
 
 
+def sentence(text: str) -> str:
+    """HTML of a text: what is in backticks is code, and a long name may break after a mark."""
+    html = re.sub("`(.+?)`", r"<code>\1</code>", escape(text))
+    return re.sub(r"(?<=[a-z])[._/](?=\w)", r"\g<0><wbr>", html)
+
+
 def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str, kind: str = "") -> Html:
     """A table of sentences; the first column names a row."""
-    frame = pd.DataFrame(rows, columns=list(head)).map(escape).set_index(head[0])
+    frame = pd.DataFrame(rows, columns=list(head)).map(sentence).set_index(head[0])
     frame = frame.rename_axis(index=None, columns=head[0])
     return Html(styled(frame, f"protocol prose {kind}".strip(), summary), summary)
 

@@ -85,8 +85,7 @@ def test_marks_are_letters_explained_below():
     assert rows_of(mean)[0][1:] == ["avg (with stand-in) (%)"]
     assert "SynthDigit (stand-in) (%)" in rows_of(domains)[0]
     text = tables.plain(frame)
-    assert f"  a  {SUBSET}\n  b  {BESIDE_STANDIN}" in text
-    assert "(n=3) a, b" in text
+    assert f"  a  {SUBSET}\n  b  {BESIDE_STANDIN}" in text and "(n=3) a, b" in text
 
 
 def test_text_is_escaped():
@@ -95,6 +94,7 @@ def test_text_is_escaped():
     escaped = "&lt;b&gt;mine&lt;/b&gt;", "&lt;script&gt;", 'd&quot;&lt;i&gt;"'
     assert all(text in html for text in escaped)
     assert not any(tag in html for tag in ("<b>mine", "<script", "<i>"))
+    assert tables.sentence("`a_b` <i>") == "<code>a_<wbr>b</code> &lt;i&gt;"
 
 
 def test_the_table_can_be_read_aloud_and_scrolled():
