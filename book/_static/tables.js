@@ -48,6 +48,7 @@ addEventListener("DOMContentLoaded", () => {
   };
   const filterable = (table) => {
     if (table.tBodies[0].rows.length < 4 || table.closest("details")) return;
+    if ([...table.tHead.rows].at(-1).cells[0].textContent.trim() === "row") return;
     const label = document.createElement("label");
     const box = document.createElement("input");
     Object.assign(box, { type: "search", placeholder: "FedBN, ADCOL" });

@@ -282,7 +282,7 @@ def _by_rule(found: Results, experiment: str, methods: list[str], title: str, co
     pages = {method: page for (*_, method, _), page in found.links(experiment).items()}
     names = [link(escape(method), pages.get(method)) for method in methods]
     shown = pd.DataFrame(columns, index=names)
-    shown.columns = pd.MultiIndex.from_tuples(columns, names=[None, "method"])
+    shown.columns = pd.MultiIndex.from_tuples(columns, names=[None, markup.head_of(methods)])
     caption = "Mean and deviation over the seeds, and rank (1 is best). Small gaps may be chance."
     table = styled(shown, "dataframe rules", f"{title}: {head}", caption)
     return f"<p>{escape(_moved(ranks))}</p>\n{table}"
