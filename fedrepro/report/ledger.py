@@ -164,13 +164,12 @@ def whole_protocol() -> Html:
                 cells = beside(here, name)
                 words = cells[cells.verdict != "not run"].verdict.value_counts()
                 asked = [s.label for s in found.paper.arm_specs(name) if not s.alternative]
-                run = (
-                    f"{len(ran.intersection(asked))} of {len(asked)}" if asked else "readings only"
-                )
+                run = f"{len(ran.intersection(asked))} of {len(asked)}"
                 given = ", ".join(f"{count} {word}" for word, count in words.items())
-                rows.append((f"{found.paper.short}, {name}", dataset_name(dataset), run, given))
-    said = f"{len(rows)} tables have runs at scale paper"
-    return prose(("table", "data set", "trained", "verdicts"), rows, said) if rows else nothing()
+                place = f"{found.paper.short}, {name}", dataset_name(dataset)
+                rows.append((*place, run if asked else "second readings", given))
+    head = "table", "data set", "rows trained", "cells by verdict"
+    return prose(head, rows, f"{len(rows)} tables have runs at scale paper") if rows else nothing()
 
 
 def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:
