@@ -1,6 +1,6 @@
 // Tables of results: a click on a column's head sorts by it (again: the other way round, then as
 // printed), and a method's name typed over one table leaves its rows in all of the page's tables.
-// A page without such tables is left as it is, and so is every table where scripts are off.
+// A box that is scrolled sideways is marked. Where scripts are off, every table is left as it is.
 addEventListener("DOMContentLoaded", () => {
   const tables = [...document.querySelectorAll("table:is(.beside, .rules, .linked)")];
 
@@ -48,6 +48,7 @@ addEventListener("DOMContentLoaded", () => {
   };
   const filterable = (table) => {
     if (table.tBodies[0].rows.length < 4 || table.closest("details")) return;
+    if ([...table.tHead.rows].at(-1).cells[0].textContent.trim() === "row") return;
     const label = document.createElement("label");
     const box = document.createElement("input");
     Object.assign(box, { type: "search", placeholder: "FedBN, ADCOL" });
@@ -57,6 +58,9 @@ addEventListener("DOMContentLoaded", () => {
     boxes.push(box);
     table.parentElement.before(label);
   };
+  const watch = new ResizeObserver((seen) => seen.forEach(({ target }) =>
+    target.classList.toggle("wide", target.scrollWidth > target.clientWidth + 1)));
+  for (const box of document.querySelectorAll(".cell_output .output.text_html, .table-scroll")) watch.observe(box);
   tables.forEach(sortable);
   tables.forEach(filterable);
 });

@@ -223,7 +223,10 @@ def _of_run(result: Result, column: str) -> Row:
     data = result.record.data
     domains = [column] if column in data["domains"] else data["domains"]
     said = {domain: data["deviations"].get(domain, []) for domain in data["domains"]}
-    plain = {domain: [c.removeprefix(f"{domain}: ") for c in said[domain]] for domain in said}
+    plain = {  # of several clients of a domain, as photo-1, the clauses name the domain
+        domain: [c.removeprefix(f"{domain.rstrip('-0123456789')}: ") for c in said[domain]]
+        for domain in said
+    }
     every = set.intersection(*map(set, plain.values()))  # what holds of all domains is said once
     caveats = [
         short if short in every else clause

@@ -71,8 +71,8 @@ def at_scale_paper() -> Html:
         own = [p if p.scale == "paper" else p.larger for p in one.parts]
         for part in leads([p for p in own if p and not all(d.exact for d in p.differences)]):
             printed, ours = _words(paper, one, part)
-            seeds = f"; {part.weakest.runs}" * (len(part.weakest.gaps) > 1)
-            ours += seeds + f"; printed {printed}" * bool(printed)
+            seeds = f"{part.weakest.runs}: " * (len(part.weakest.gaps) > 1)
+            ours = seeds + ours + f"; printed {printed}" * bool(printed)
             said = f"{paper.short}, {dataset_name(part.dataset)}: {one.claim.name}"
             link = _link(CLAIMS, one, badge(one.verdict, shown=one.answer))
             rows[escape(said)] = escape(one.claim.where), link, escape(ours)
@@ -249,9 +249,10 @@ def _words(paper: Paper, one: Answer, part: Part) -> tuple[str, str]:
         ours += f"; has to be above {value(least.margin)}"
     ours += "; one seed" * (len(least.gaps) == 1 and not least.exact)
     others = "other rows: " * part.decides(least)
-    lists = {"still rising": part.rising, "earlier settings": part.past, "not run": part.lacking}
+    lists = {"still rising": part.rising, "earlier settings": part.past}
     lists["one seed"] = tuple(part.single) if len(least.gaps) > 1 else ()
     ours += "".join(f"; {others}{why}" for why, rows in lists.items() if rows)
+    ours += "; other rows: not run" * bool(part.lacking)
     if larger is not None:
         run = larger.weakest
         ours += f"; scale {larger.scale}, {run.runs}: {value(run.mean)}{over}{run.other}"

@@ -298,7 +298,8 @@ def tuned(found: Results, experiment: str, dataset: str) -> Html:
         if own := _constants(result.tries):
             texts = [link(text, trials[name]) for name, text in own.items()]
             shown.loc[result.label, OWN] = Html("; ".join(texts), "")
-    return linked_table(shown, pages, f"tuning of {experiment} on {dataset}")
+    said = f"Trials of {experiment} on {dataset_name(dataset)}: validation accuracy (%)"
+    return linked_table(shown, pages, said, said)
 
 
 def _rates(tries: Mapping[str, float]) -> list[str]:

@@ -16,6 +16,7 @@ from fedrepro.papers.paper import as_text
 from fedrepro.quantities.base import Result, Study, domain_weights
 from fedrepro.records import Record
 from fedrepro.records.record import environment
+from fedrepro.report import tables as markup
 from fedrepro.report.results import Results, recorded, run_link
 from fedrepro.report.tables import Html, folded, link, nothing, prose, spread, styled, whole
 from fedrepro.report.text import dataset_name
@@ -102,8 +103,8 @@ def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
     for key, own in fields(methods).items():
         name, _, field = key.rpartition(".")
         rows[name, field] = given.get(key) or [own[column] for column in wanted]
-    frame = pd.DataFrame([[escape(text) for text in row] for row in rows.values()])
-    frame.index = pd.MultiIndex.from_tuples([(g, f"<code>{escape(s)}</code>") for g, s in rows])
+    frame = pd.DataFrame([[markup.sentence(text) for text in row] for row in rows.values()])
+    frame.index = pd.MultiIndex.from_tuples([(g, markup.sentence(f"`{s}`")) for g, s in rows])
     frame.columns = pd.Index(wanted, name="setting")
     title = (
         "Every setting, where its value comes from (stated: in the paper; code: in public code; "
@@ -163,13 +164,12 @@ def whole_protocol() -> Html:
                 cells = beside(here, name)
                 words = cells[cells.verdict != "not run"].verdict.value_counts()
                 asked = [s.label for s in found.paper.arm_specs(name) if not s.alternative]
-                run = (
-                    f"{len(ran.intersection(asked))} of {len(asked)}" if asked else "readings only"
-                )
+                run = f"{len(ran.intersection(asked))} of {len(asked)}"
                 given = ", ".join(f"{count} {word}" for word, count in words.items())
-                rows.append((f"{found.paper.short}, {name}", dataset_name(dataset), run, given))
-    said = f"{len(rows)} tables have runs at scale paper"
-    return prose(("table", "data set", "trained", "verdicts"), rows, said) if rows else nothing()
+                place = f"{found.paper.short}, {name}", dataset_name(dataset)
+                rows.append((*place, run if asked else "second readings", given))
+    head = "table", "data set", "rows trained", "cells by verdict"
+    return prose(head, rows, f"{len(rows)} tables have runs at scale paper") if rows else nothing()
 
 
 def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:
@@ -281,7 +281,7 @@ def _by_rule(found: Results, experiment: str, methods: list[str], title: str, co
     pages = {method: page for (*_, method, _), page in found.links(experiment).items()}
     names = [link(escape(method), pages.get(method)) for method in methods]
     shown = pd.DataFrame(columns, index=names)
-    shown.columns = pd.MultiIndex.from_tuples(columns, names=[None, "method"])
+    shown.columns = pd.MultiIndex.from_tuples(columns, names=[None, markup.head_of(methods)])
     caption = "Mean and deviation over the seeds, and rank (1 is best). Small gaps may be chance."
     table = styled(shown, "dataframe rules", f"{title}: {head}", caption)
     return f"<p>{escape(_moved(ranks))}</p>\n{table}"

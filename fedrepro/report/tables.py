@@ -94,7 +94,9 @@ def link(text: str, page: str | None) -> str:
     return f'<a href="{page}">{text}</a>' if page else text
 
 
-def linked_table(frame: pd.DataFrame, pages: Mapping[tuple[str, str], str], label: str) -> Html:
+def linked_table(
+    frame: pd.DataFrame, pages: Mapping[tuple[str, str], str], label: str, caption: str = ""
+) -> Html:
     """A frame of plain values. pages: what a value leads to, a number then with one decimal; the
     other numbers of a column have equally many."""
 
@@ -116,12 +118,18 @@ def linked_table(frame: pd.DataFrame, pages: Mapping[tuple[str, str], str], labe
     cells = {c: [text(row, c, value) for row, value in frame[c].items()] for c in frame}
     shown = pd.DataFrame(cells, frame.index.map(escape))  # below one row of heads, to sort by
     shown = shown.rename_axis(index=None, columns=frame.columns.name)
-    return Html(styled(shown, "dataframe linked", label), label)
+    return Html(styled(shown, "dataframe linked", label, escape(caption)), label)
+
+
+def sentence(text: str) -> str:
+    """HTML of a text: what is in backticks is code, and a long name may break after a mark."""
+    html = re.sub("`(.+?)`", r"<code>\1</code>", escape(text))
+    return re.sub(r"(?<=[a-z])[._/](?=\w)", r"\g<0><wbr>", html)
 
 
 def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str, kind: str = "") -> Html:
     """A table of sentences; the first column names a row."""
-    frame = pd.DataFrame(rows, columns=list(head)).map(escape).set_index(head[0])
+    frame = pd.DataFrame(rows, columns=list(head)).map(sentence).set_index(head[0])
     frame = frame.rename_axis(index=None, columns=head[0])
     return Html(styled(frame, f"protocol prose {kind}".strip(), summary), summary)
 
@@ -187,7 +195,6 @@ class Section:
         paper = papers.load(rows[0]["paper"])
         table = paper.table(self.table)
         kinds = [get(e.kind) for e in paper.experiments if e.table == self.table]
-        self.alone = "counted" if all(k.counted for k in kinds) else "one run"
         held = dict.fromkeys(row["column"] for row in rows)
         names = [*table.columns, *held]
         ran = {row["column"] for row in rows if row["seeds"]}
@@ -205,13 +212,14 @@ class Section:
         self.cells = {(r["method"], r["column"]): r for r in rows if r["column"] in self.columns}
         names = [*table.rows, *(row["method"] for row in rows)]
         self.methods = sorted({method for method, _ in self.cells}, key=names.index)
+        self.head = head_of(self.methods)
         self.standins = {row["column"] for row in rows if row["standin"]}
         self.bare = all(pd.isna(cell["published"]) for cell in self.cells.values())
         self.filed = not self.bare and any(pd.notna(c["authors"]) for c in self.cells.values())
         self.statement = STATEMENTS.get(scale, "printed numbers only")
         self.notes = []
         if left_out := ", ".join(c for c in columns if c not in self.columns):
-            self.notes.append(f"The paper's columns that these runs lack are left out: {left_out}.")
+            self.notes.append(f"The paper's own columns are other ones, left out: {left_out}.")
         of_methods = not any(kind.of_one_set for kind in kinds)
         self.ranked = scale == "reduced" and not self.bare and of_methods
         if self.ranked:
@@ -230,17 +238,25 @@ class Section:
         mark = " (with stand-in)" if column == "avg" else " (stand-in)"
         return column + mark * (column in self.standins)
 
-    def caveats(self, columns: Sequence[str]) -> dict[str, str]:
-        """Every deviation in some columns, with its footnote letter: a, b, ..., z, aa, ab, ..."""
-        places = product(self.methods, columns)
-        clauses = [c for place in places for c in self.cells.get(place, {}).get("caveats", ())]
+    def caveats(self, *parts: Sequence[str]) -> tuple[str, dict[str, str]]:
+        """A line on the deviations that every number of ours in some columns has; the others, with
+        their footnote letters: a, b, ..., z, aa, ab, ..."""
+        clauses: dict[str, None] = {}
+        for columns in parts:
+            places = product(self.methods, columns)
+            cells = [self.cells[place] for place in places if place in self.cells]
+            ours = [dict.fromkeys(cell["caveats"]) for cell in cells if cell["seeds"]]
+            every = [c for c in (ours or [{}])[0] if all(c in one for one in ours)]
+            clauses |= {c: None for one in ours for c in one if c not in every}
         letters = (*ascii_lowercase, *map("".join, product(ascii_lowercase, repeat=2)))
-        return dict(zip(dict.fromkeys(clauses), letters, strict=False))
+        said = f"Every number of ours here: {'; '.join(every)}." if every else ""
+        return said, dict(zip(clauses, letters, strict=False))
 
     def html(self, caption: str, links: Links) -> str:
         """The table; the averaged columns are folded under one of their average."""
         others = [column for column in self.columns if column != "avg"]
-        caveats = self.caveats(["avg", *others])  # letters in the order of sight
+        parts = [self.columns] if len(others) in (0, len(self.columns)) else [["avg"], others]
+        _, letters = self.caveats(*parts)  # in the order of sight
 
         def part(columns: Sequence[str], label: str) -> str:
             """Some columns, and under them those caveats that they have."""
@@ -248,34 +264,36 @@ class Section:
             if self.scale in ("reduced", "smoke"):
                 said = f"<strong>{said[:-1]}</strong>. Every cell: {badge('no verdict')}."
             kind = f"dataframe beside beside-{self.scale or 'none'}"
+            every, own = self.caveats(columns)
+            caveats = {c: letter for c, letter in letters.items() if c in own}
             texts = self._texts(columns, caveats, links)
             html = styled(texts, kind, label, f"{escape(label)}. {said}")
-            own = self.caveats(columns)
-            lines = [f"<li><sup>{caveats[c]}</sup> {escape(c)}</li>" for c in caveats if c in own]
+            lines = [f"<li>{escape(every)}</li>"] * bool(every)
+            lines += [f"<li><sup>{mark}</sup> {escape(c)}</li>" for c, mark in caveats.items()]
             marks = f'<ul class="table-marks" style="list-style: none">{"".join(lines)}</ul>\n'
             return html + marks * bool(lines)
 
         label = f"{caption or self.table}, {self.dataset}"
-        if len(others) in (0, len(self.columns)):
-            html = part(self.columns, label)
-        else:
-            html = part(["avg"], label) + folded("Per domain", part(others, f"{label}, per domain"))
+        html = part(parts[0], label)
+        if parts[1:]:
+            html += folded("Per domain", part(others, f"{label}, per domain"))
         return html + "".join(f'<p class="table-note">{escape(n)}</p>\n' for n in self.notes)
 
     def text(self, caption: str) -> str:
         """The same, aligned: a block per column; one if nothing is compared with ours."""
-        caveats = self.caveats(self.columns)
+        every, caveats = self.caveats(self.columns)
         texts = self._texts(self.columns, caveats, {})
         texts = texts.map(_bare).rename(index=_bare, columns=_bare)
         blocks = [f"{caption or self.table}, {self.dataset}. {self.statement}."]
         if self.bare:
             rows = texts.droplevel(1, axis=1)
-            blocks.append(aligned(("method", *rows), rows.itertuples(name=None)))
+            blocks.append(aligned((self.head, *rows), rows.itertuples(name=None)))
         for heading in texts.columns.unique(0) if not self.bare else ():
             rows = texts[heading]
             lines = rows[rows.ne("").any(axis=1) & (rows["ours"] != "–")].itertuples(name=None)
-            blocks.append(f"{heading}\n{aligned(('method', *rows), lines)}")
-        notes = [f"  {letter}  {clause}" for clause, letter in caveats.items()] + self.notes
+            blocks.append(f"{heading}\n{aligned((self.head, *rows), lines)}")
+        notes = [f"  {letter}  {clause}" for clause, letter in caveats.items()]
+        notes += [every] * bool(every) + self.notes
         return "\n\n".join([*blocks, "\n".join(notes)]).rstrip("\n") + "\n"
 
     def _texts(self, shown: Sequence[str], caveats: Marks, links: Links) -> pd.DataFrame:
@@ -289,12 +307,12 @@ class Section:
             unit = self.unit(column)
             heading = escape(f"{self.heading(column)} ({UNIT_SIGNS.get(unit, unit)})")
             rows = [self.cells.get((method, column)) for method in self.methods]
-            cells = [_cell(row, caveats, links, self.alone) for row in rows]
+            cells = [_cell(row, caveats, links) for row in rows]
             columns |= {(heading, part): [cell.get(part, "") for cell in cells] for part in parts}
             if agreed := [row["tau"] for row in rows if row and "tau" in row]:
                 taus[heading, "rank, ours"] = number(agreed[0], "ratio")
         frame = pd.DataFrame(columns, index=list(map(escape, self.methods)))
-        frame.columns = pd.MultiIndex.from_tuples(columns, names=[None, "method"])
+        frame.columns = pd.MultiIndex.from_tuples(columns, names=[None, self.head])
         if taus:  # in a browser the row in italics stays last when others are sorted
             frame.loc["<em>Kendall’s tau</em>"] = [taus.get(key, "") for key in columns]
         return frame
@@ -304,16 +322,22 @@ def _bare(html: str) -> str:
     return unescape(re.sub("<[^>]*>", "", re.sub("<(br|sup)", r" <\1", html)))
 
 
-def _cell(
-    cell: Mapping[str, Any] | None, caveats: Marks, links: Links, alone: str
-) -> dict[str, str]:
-    """The parts of a printed cell beside ours, as HTML. alone: what one number of ours is."""
+def head_of(rows: Sequence[str]) -> str:
+    """What a row is: a method, if one of them has the name of a method."""
+    return "method" if papers.known_methods(rows).intersection(rows) else "row"
+
+
+def _cell(cell: Mapping[str, Any] | None, caveats: Marks, links: Links) -> dict[str, str]:
+    """The parts of a printed cell beside ours, as HTML."""
     if cell is None:
         return {"paper": "–", "ours": "–"}
-    unit, letters = str(cell["unit"]), ", ".join(sorted(caveats[c] for c in cell["caveats"]))
+    unit, letters = (
+        str(cell["unit"]),
+        ", ".join(caveats[c] for c in caveats if c in cell["caveats"]),
+    )
     valid, seeds = int(cell["valid"]), int(cell["seeds"])
     of = f"n={seeds}" if valid in (0, seeds) else f"n={valid} of {seeds}"
-    of = f"({alone if seeds == 1 else of})"
+    of = f"({('counted' if cell['counted'] else 'one run') if seeds == 1 else of})"
     ours = "none" if pd.isna(cell["ours"]) else spread(cell["ours"], cell["ours_std"], unit)
     ours = f"{ours} {of}" if seeds else "not run"
     ours += f'<sup class="mark">{letters}</sup>' * bool(letters)

@@ -26,7 +26,7 @@ ENOUGH = 4  # degrees of freedom of a pooled spread: two equal seeds alone would
 FOREIGN = "an average over other domains than the printed one"
 Row = Mapping[str, Any]  # as from `Study.cells`
 Place = tuple[str, str | None, str, str]  # data set, scale, method, column
-COLUMNS = (*CELL_KEYS, "valid", "unit", "caveats", "standin", "authors", "contradicted")
+COLUMNS = (*CELL_KEYS, "valid", "unit", "caveats", "standin", "counted", "authors", "contradicted")
 
 RULES: tuple[tuple[Word, str], ...] = (
     ("not run", "no run of ours; the printed cell is still listed"),

@@ -1,6 +1,5 @@
 """Views of results, live or recorded, for notebooks and pages; one line where there are none."""
 
-import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
@@ -87,8 +86,8 @@ def table(found: Results, experiment: str) -> Html:
 
 
 def _how(spec: Any) -> str:
-    text = re.sub("`(.+?)`", r"<code>\1</code>", escape(spec.note))
-    return markup.folded(f"How {spec.id} is run", f"<p>{text}</p>\n") if text else ""
+    text = f"<p>{markup.sentence(spec.note)}</p>\n"
+    return markup.folded(f"How {spec.id} is run", text) if spec.note else ""
 
 
 def undecided(found: Results, experiment: str) -> str:

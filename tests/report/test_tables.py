@@ -72,21 +72,20 @@ def test_a_cell_shows_paper_ours_difference_and_verdict():
         assert tables.beside_table(frame).html.count("<table") == 1
 
 
-def test_marks_are_letters_explained_below():
+def test_a_deviation_of_some_cells_has_a_letter_and_one_of_all_is_said_once():
     values = {("ADCOL", "mnist"): [94.7] * 3, ("ADCOL", "synthdigits-standin"): [70.0] * 3}
     frame = table({**values, ("ADCOL", "avg"): [80.0] * 3}, caveats=(SUBSET,))
     mean, domains = parts(tables.beside_table(frame).html)
-    assert row_of(domains, "ADCOL")[2].endswith("a, b")
-    assert "<sup>a</sup> SVHN: first 10,000 &lt;official&gt; test images &amp; no more" in domains
-    assert f"<sup>b</sup> {BESIDE_STANDIN}" in domains
-    # A letter is explained under each table that has it, and under no other.
-    assert row_of(mean, "ADCOL")[2].endswith("(n=3)a")
-    assert "<sup>a</sup> SVHN" in mean and "<sup>b</sup>" not in mean
+    assert row_of(domains, "ADCOL")[2].endswith("(n=3)a")
+    assert f"<sup>a</sup> {BESIDE_STANDIN}" in domains
+    assert row_of(mean, "ADCOL")[2].endswith("(n=3)") and "<sup>a</sup>" not in mean
+    said = "<li>Every number of ours here: SVHN: first 10,000 &lt;official&gt; test images &amp;"
+    assert said in mean and said in domains
     assert rows_of(mean)[0][1:] == ["avg (with stand-in) (%)"]
     assert "SynthDigit (stand-in) (%)" in rows_of(domains)[0]
+    assert rows_of(mean)[1][0] == "method"
     text = tables.plain(frame)
-    assert f"  a  {SUBSET}\n  b  {BESIDE_STANDIN}" in text
-    assert "(n=3) a, b" in text
+    assert f"  a  {BESIDE_STANDIN}\nEvery number of ours here: {SUBSET}." in text
 
 
 def test_text_is_escaped():
@@ -95,6 +94,7 @@ def test_text_is_escaped():
     escaped = "&lt;b&gt;mine&lt;/b&gt;", "&lt;script&gt;", 'd&quot;&lt;i&gt;"'
     assert all(text in html for text in escaped)
     assert not any(tag in html for tag in ("<b>mine", "<script", "<i>"))
+    assert tables.sentence("`a_b` <i>") == "<code>a_<wbr>b</code> &lt;i&gt;"
 
 
 def test_the_table_can_be_read_aloud_and_scrolled():
@@ -146,6 +146,9 @@ def test_a_target_that_no_seed_reached_is_no_number():
     _, html = parts(tables.beside_table(build_table(ADCOL, "table-2-rounds", cells)).html)
     assert row_of(html, "FedAvg")[1:5] == ["11", "none (n=3)", "–", "open"]
     assert row_of(html, "FedBN")[2] == "11.5 ± 0.71 (n=2 of 3)"
+    frame = build_table(ADCOL, "table-19", rows({("mu=1", "avg"): [1.0]}, counted=True))
+    assert rows_of(tables.beside_table(frame).html)[1][0] == "row"
+    assert row_of(tables.beside_table(frame).html, "mu=1")[2] == "1.0 (counted)"
 
 
 def test_numbers_as_printed():
