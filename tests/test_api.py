@@ -42,9 +42,8 @@ def test_a_federation_and_a_wrong_name():
             fedrepro.compare(["FedAvg", name], progress=object())  # before anything is trained
     with pytest.raises(FedReproError, match="at least one method and one seed"):
         fedrepro.compare([])
-    for given, said in (((None,), "no method None"), (("FedAvg", 3), "data set 3")):
+    wrong = {"no method None": {"method": None}, "data set 3": {"dataset": 3}}
+    wrong |= {"give names": {"changes": "rounds=3"}, "name each": {"changes": {"optimizer": {}}}}
+    for said, given in wrong.items():
         with pytest.raises(FedReproError, match=said):
-            fedrepro.run(*given)
-    for changes, said in (("rounds=3", "give names and"), ({"optimizer": {"lr": 1}}, "name each")):
-        with pytest.raises(FedReproError, match=said):
-            fedrepro.run("FedAvg", changes=changes)
+            fedrepro.run(**{"method": "FedAvg"} | given)

@@ -124,9 +124,8 @@ def test_i2pfls_client_keeps_the_means_of_its_mixtures():
     run.one_round()
     client, start, memory = kept[0]
     z, y = client.features(), client.labels
-    state = {n: v for n, v in client.state.items() if n.startswith("predictor.")}
-    scores = torch.nn.functional.linear(z, state["predictor.weight"], state["predictor.bias"])
-    torch.testing.assert_close(client.logits(), scores)
+    weight, bias = (client.state[f"predictor.{part}"] for part in ("weight", "bias"))
+    torch.testing.assert_close(client.logits(), torch.nn.functional.linear(z, weight, bias))
     lam, partner = run.method.drawn(8, torch.Generator().set_state(start)).unbind(dim=1)
     wanted = torch.zeros(toys.CLASSES, z.shape[1])
     for i in range(8):
