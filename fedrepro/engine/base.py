@@ -148,21 +148,15 @@ class Engine(ABC):
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
         """Train each job's network."""
 
-    def features(
-        self, state: Mapping[str, Tensor], samples: Samples, *how: Any, **named: Any
-    ) -> Tensor:
-        """Features (n, d); see `outputs`."""
-        return self.outputs("features", state, samples, *how, **named)
-
     @torch.no_grad()
     def outputs(
         self,
-        of: str,
         state: Mapping[str, Tensor],
         samples: Samples,
         training: bool = False,
         augmentation: Augmentation | None = None,
         generator: torch.Generator | None = None,
+        of: str = "features",
     ) -> Tensor:
         """The features (n, d) or logits (n, K), on the run's device and of its type. of: their name
         in `Output`. Samples are augmented only if an augmentation and a generator are given. In

@@ -253,9 +253,9 @@ class Training:
         generator = torch_stream(self.seed, "method", client.index, number)
 
         def outputs(of: str, *how: Any, **named: Any) -> Tensor:
+            named |= {"generator": generator, "of": of}
             with seeded_modules(self.seed, number, "dropout", client.index):
-                named["generator"] = generator
-                return self.engine.outputs(of, state, samples, *how, **named)
+                return self.engine.outputs(state, samples, *how, **named)
 
         own = samples.labels, samples.images, state, received, self.protocol.data, generator
         read = partial(outputs, "features"), partial(outputs, "logits")
@@ -362,7 +362,7 @@ class Training:
         are in order of class) under its first tested network, their labels (m,) and domains."""
         networks = self.tested_networks(self.round)
         parts = {d: test.few(60) for d, test in self.federation.tests.items() if d in networks}
-        features = [self.engine.features(networks[d], part).cpu() for d, part in parts.items()]
+        features = [self.engine.outputs(networks[d], part).cpu() for d, part in parts.items()]
         labels = [part.labels.cpu() for part in parts.values()]
         domains = [d for d, part in parts.items() for _ in range(len(part))]
         return torch.cat(features), torch.cat(labels), domains

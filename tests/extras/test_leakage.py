@@ -69,7 +69,7 @@ def test_pairs_are_the_images_and_what_is_sent_of_them():
     networks = training.tested_networks(training.round)
     for client, (images, sent) in zip(training.clients, sent_pairs(training), strict=True):
         assert np.array_equal(images, client.data.train.images.flatten(1).numpy())
-        z = training.engine.features(networks[client.data.domain], client.data.train)
+        z = training.engine.outputs(networks[client.data.domain], client.data.train)
         np.testing.assert_allclose(sent, z.numpy(), rtol=1e-5, atol=1e-6)
     masked = list(sent_pairs(trained(sent_as="masked", closing_pass=False)))
     assert all((sent == 0).all(axis=0).any() for _, sent in masked)  # a place empty in every row

@@ -32,7 +32,7 @@ def test_fedapcs_augmentation_reaches_the_prototypes_and_no_other_part_of_round_
     for client, augmented, up in zip(plain.clients, views, alone, strict=True):
         sent = up.message["prototypes"]
         assert not torch.allclose(augmented.message["prototypes"], sent)
-        z = plain.engine.features(up.message["model"], client.data.train)
+        z = plain.engine.outputs(up.message["model"], client.data.train)
         means = [z[client.data.train.labels == k].mean(0) for k in range(toys.CLASSES)]
         torch.testing.assert_close(sent, torch.stack(means))
 
@@ -66,7 +66,7 @@ def test_fedpalls_uploads_are_masked_features_in_training_mode():
     _, ups = record_messages(run)
     stream = torch_stream(0, "method", client=0, round=1)
     samples, augmentation = run.clients[0].data.train, run.protocol.data
-    z = run.engine.features(run.clients[0].trained, samples, True, augmentation, stream)
+    z = run.engine.outputs(run.clients[0].trained, samples, True, augmentation, stream)
     found = ups[0].message["features"]
     gone = (found == 0).all(dim=0)
     assert gone.sum() == 2  # of 16 features
@@ -86,7 +86,7 @@ def test_fedprotos_prototypes_are_means_of_the_trained_networks_features(in_trai
     client = run.clients[0]
     view = Augmentation(flip=True, crop=2) if augmented else None
     stream, state = torch_stream(0, "method", client.index, 1), client.personal(run.server.model)
-    z = run.engine.features(state, client.data.train, in_training, view, stream)
+    z = run.engine.outputs(state, client.data.train, in_training, view, stream)
     for k in range(toys.CLASSES):
         mean = z[client.data.train.labels == k].mean(dim=0)
         torch.testing.assert_close(ups[0].message["prototypes"][k], mean)
@@ -104,7 +104,7 @@ def test_fedprotos_nearest_global_prototype_is_what_is_tested(averages):
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
     client, (domain, test) = run.clients[0], next(iter(run.federation.tests.items()))
     state = run.server.model if averages else client.personal(run.server.model)
-    z = run.engine.features(state, test)
+    z = run.engine.outputs(state, test)
     nearest = torch.cdist(z, run.server.tensors["prototypes"]).argmin(dim=1)
     curve = run.curve()
     rows = curve[(curve.measure == "accuracy") & (curve["round"] == 2) & (curve.domain == domain)]

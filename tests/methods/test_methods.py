@@ -109,8 +109,8 @@ def test_adcol_representations_are_the_trained_networks_features(mode):
     _, ups = record_messages(run)
     for client, upload in zip(run.clients, ups, strict=True):
         state = client.personal(run.server.model)
-        z = run.engine.features(state, client.data.train, training=mode)
-        other = run.engine.features(state, client.data.train, training=not mode)
+        z = run.engine.outputs(state, client.data.train, training=mode)
+        other = run.engine.outputs(state, client.data.train, training=not mode)
         torch.testing.assert_close(upload.message["representations"], z)  # one batch, in any order
         assert not torch.allclose(z, other, atol=0.1)
     _, shares = record_messages(training("ADCOL", sampling=0.5))
