@@ -222,17 +222,12 @@ def _of_run(result: Result, column: str) -> Row:
     """Whether the column is from a stand-in or a subset, and its deviations."""
     data = result.record.data
     domains = [column] if column in data["domains"] else data["domains"]
-    said = {domain: data["deviations"].get(domain, []) for domain in data["domains"]}
-    plain = {  # of several clients of a domain, as photo-1, the clauses name the domain
-        domain: [c.removeprefix(f"{domain.rstrip('-0123456789')}: ") for c in said[domain]]
-        for domain in said
-    }
+    said = {one: data["deviations"].get(one, []) for one in data["domains"]}
+    start = {one: one.rstrip("-0123456789") + ": " for one in said}  # photo: of client photo-1
+    plain = {one: [c.removeprefix(start[one]) for c in said[one]] for one in said}
     every = set.intersection(*map(set, plain.values()))  # what holds of all domains is said once
-    caveats = [
-        short if short in every else clause
-        for domain in domains
-        for short, clause in zip(plain[domain], said[domain], strict=True)
-    ]
+    pairs = (pair for one in domains for pair in zip(plain[one], said[one], strict=True))
+    caveats = [short if short in every else clause for short, clause in pairs]
     standin, cut = (any(one in data[key] for one in domains) for key in ("standins", "subsets"))
     return {"standin": standin, "subset": cut, "caveats": list(dict.fromkeys(caveats))}
 
