@@ -70,7 +70,7 @@ def at_scale_paper() -> Html:
     for paper, one in every():
         own = [p if p.scale == "paper" else p.larger for p in one.parts]
         for part in leads([p for p in own if p and not all(d.exact for d in p.differences)]):
-            printed, ours = _words(paper, one, part)
+            printed, ours, _ = _words(paper, one, part)
             seeds = f"{part.weakest.runs}: " * (len(part.weakest.gaps) > 1)
             ours = seeds + ours + f"; printed {printed}" * bool(printed)
             said = f"{paper.short}, {dataset_name(part.dataset)}: {one.claim.name}"
@@ -101,12 +101,13 @@ def shown(name: str) -> Html:
 def _brief(paper: Paper, one: Answer) -> Iterator[str]:
     """Of each data set, the lead that supports the claim least; then what was not run."""
     for part in leads(one.parts):
-        printed, ours = _words(paper, one, part)
+        printed, ours, larger = _words(paper, one, part)
         said = f"{dataset_name(part.dataset)}, {part.scale}: {ours}"
         outside = ", outside our interval" * bool(part.outside)
         said += f"; printed {printed}{outside}" * bool(printed)
         if (rest := part.weakest.rest) is not None:
             said += "; without the stand-in " + f"{rest:+.1f}".replace("-", MINUS)
+        said += f"; {larger}" * bool(larger)
         yield f"{badge(part.verdict)} " * bool(one.parts[1:]) + escape(said)
     if lacking := dict.fromkeys(part.place for part in one.parts if not part.differences):
         yield escape(f"not run: {', '.join(lacking)}")
@@ -221,8 +222,9 @@ def _in_points(part: Part) -> Part:
     return replace(part, differences=tuple(differences), larger=larger)
 
 
-def _words(paper: Paper, one: Answer, part: Part) -> tuple[str, str]:
-    """The printed lead and ours: ``+1.6``, ``+0.5 [-1.1, +2.1] over FedBN``; or the values."""
+def _words(paper: Paper, one: Answer, part: Part) -> tuple[str, str, str]:
+    """The printed lead, ours, and ours at a larger scale: ``+1.6``, ``+0.5 [-1.1, +2.1] over
+    FedBN``, ``scale paper, 2 seeds: -4.3 over FedBN``; or the values."""
     test, least, larger, unit = part.test, part.weakest, part.larger, ""
     if not least.whole and (table := paper.experiment(test.experiment).table):
         named = str(test.by) if test.kind else paper.table(table).unit
@@ -253,12 +255,13 @@ def _words(paper: Paper, one: Answer, part: Part) -> tuple[str, str]:
     lists["one seed"] = tuple(part.single) if len(least.gaps) > 1 else ()
     ours += "".join(f"; {others}{why}" for why, rows in lists.items() if rows)
     ours += "; other rows: not run" * bool(part.lacking)
+    paper_scale = ""
     if larger is not None:
         run = larger.weakest
-        ours += f"; scale {larger.scale}, {run.runs}: {value(run.mean)}{over}{run.other}"
+        paper_scale = f"scale {larger.scale}, {run.runs}: {value(run.mean)}{over}{run.other}"
         if run.printed is not None and run.other != least.other:
-            ours += f", where {value(run.printed)} is printed"
-    return "" if least.printed is None else value(least.printed) + unit, ours
+            paper_scale += f", where {value(run.printed)} is printed"
+    return "" if least.printed is None else value(least.printed) + unit, ours, paper_scale
 
 
 def every() -> list[tuple[Paper, Answer]]:
@@ -303,7 +306,8 @@ def _row(page: str, paper: Paper, one: Answer) -> tuple[str, ...]:
     if ran := leads(one.deciding if one.verdict == "contradicted" else one.parts):
         part = max(ran, key=lambda part: part.weakest.weakness)
         scale = part.scale + ", counted" * all(d.exact for d in part.differences)
-        found = (scale, dataset_name(part.dataset), *_words(paper, one, part))
+        printed, *ours = _words(paper, one, part)
+        found = scale, dataset_name(part.dataset), printed, "; ".join(filter(None, ours))
     return (_link(page, one, one.verdict), paper.short, one.claim.name, *found)
 
 

@@ -219,7 +219,7 @@ class Section:
         self.statement = STATEMENTS.get(scale, "printed numbers only")
         self.notes = []
         if left_out := ", ".join(c for c in columns if c not in self.columns):
-            self.notes.append(f"The paper's own columns are other ones, left out: {left_out}.")
+            self.notes.append(f"The paper prints other columns, left out: {left_out}.")
         of_methods = not any(kind.of_one_set for kind in kinds)
         self.ranked = scale == "reduced" and not self.bare and of_methods
         if self.ranked:

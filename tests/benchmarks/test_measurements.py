@@ -142,8 +142,8 @@ def test_what_pages_say_of_recorded_tables():
     gains = f"{both - low:.1f} and {alone - low:.1f} points above FedAvg"
     said("book/i2pfl/differences.md", f"a mean of {avg.FedAvg:.1f} % where 57.5 is printed", gains)
     draws = numbers(recorded("fedapc"), "sweep-draws", "office10")[["dslr", "webcam", "avg"]]
-    for a, b in draws.agg(["min", "max"]).T.to_numpy():
-        said("book/results/fedapc_results.ipynb", f"from {a:.1f} to {b:.1f} %")
+    for a, b, spread in draws.agg(["min", "max", "std"]).T.to_numpy():
+        said("book/results/fedapc_results.ipynb", f"from {a:.1f} to {b:.1f} %", f"{spread:.1f} and")
     ran = [r for *_, r in recorded("adcol").runs("table-11") if r.label == "dimension=512"]
     for run, _ in zip(ran, range(3), strict=True):  # three seeds, no fewer
         kl = run.record.curve.query("subject == 'kl'").groupby("round").value.mean().loc[80:]
