@@ -168,6 +168,7 @@ def methods(
     from fedrepro import papers
 
     if name is not None:
+        name = papers.row_of(name)[0]
         one_of(name, sorted(papers.known_methods([name])), "method", OWN_METHOD)
     from fedrepro import methods as registry
 

@@ -117,7 +117,8 @@ def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
     parts = [paper, *([] if part == "all" else [part]), parameters["dataset"], parameters["scale"]]
     parts += [] if rows is None else ["only", *rows]
     parts += [f"{name}={value}" for name, value in parameters.get("changes", {}).items()]
-    signed = "-".join([*parts, f"seed{parameters['seed']}"]).replace("=-", "=minus")
+    signed = "-".join([*parts, f"seed{parameters['seed']}"])
+    signed = re.sub(r"(?<=[=\[( ,])-(?=[\d.i])", "minus", signed)  # else -1 and 1 have one name
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", signed)
     if len(plain) > LONGEST or not re.fullmatch(r"[\w .,=:(){}'\"\[\]-]+", signed, re.ASCII):
         plain = f"{plain[:LONGEST]}-{hashlib.sha256(signed.encode()).hexdigest()[:8]}"

@@ -35,7 +35,7 @@ def test_a_federation_and_a_wrong_name():
     federation = fedrepro.federation("minidigits")
     assert len({client.domain for client in federation.clients}) == 4
     assert repr(federation).startswith("<Federation minidigits: 4 clients with 160 images")
-    named, read = "no method or row of Common protocol 'FedBm'", "cannot read mu=.1;"
+    named, read = "no method or row of Common protocol 'FedBm'", "cannot read .mu=.1.;"
     wrong = {"FedBm": named, "FedProx (m=1)": "no field 'm'", "FedProx (mu=[1)": read}
     for name, said in wrong.items():
         with pytest.raises(FedReproError, match=said):

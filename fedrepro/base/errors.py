@@ -52,7 +52,7 @@ def choices(name: str, known: Iterable[str]) -> str:
     return ", ".join([*shown, *([] if near else rest)])
 
 
-OWN_METHOD = "; for one of your own, add --load FILE"  # after the known methods
+OWN_METHOD = "; your own needs --load FILE, or fedrepro.register"  # after the known methods
 
 
 def one_of(name: str, known: Iterable[str], what: str, other: str = "") -> str:

@@ -171,7 +171,7 @@ def get(name: str) -> type[Method]:
     return _registry[one_of(name, names(), "method", OWN_METHOD)]
 
 
-def create(name: str, **values: Any) -> Method:
+def create(name: str, /, **values: Any) -> Method:
     """A method with some fields set. Values are checked for name, type and bounds."""
     return _made(get(name), values)
 

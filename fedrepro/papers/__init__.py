@@ -5,6 +5,7 @@ import operator
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -138,7 +139,8 @@ class Question:
         known = self._methods | self.paper.labels
         for label in self.only or ():
             what = f"method or row of {self.paper.short}"
-            one_of(label, sorted(known, key=str.lower), what, OWN_METHOD)
+            near = label if label in known else row_of(label)[0]
+            one_of(near, sorted(known, key=str.lower), what, OWN_METHOD)
             if label not in self.paper.labels and (fields := row_of(label)[1]):
                 from fedrepro import methods
 
@@ -190,10 +192,14 @@ class Question:
         held, labels = {spec.method for spec in specs}, {spec.label for spec in specs}
         compares = len(held) > 1 and self.paper.experiment(experiment).kind in COMPARES
         others = (method for method in only if compares and method in self._methods)
-        also = [method for method in others if method not in held | labels]
+        also = list(dict.fromkeys(method for method in others if method not in held | labels))
         every = set(only) - labels  # of these methods
         arms = self.paper.arms(experiment, self.dataset, self.scale, also)
-        return [arm for arm in arms if not only or arm.label in only or arm.method in every]
+        asked = [arm for arm in arms if not only or arm.label in only or arm.method in every]
+        what = Counter(arm.what for arm in asked)
+        twice = ", ".join(arm.label for arm in asked if what[arm.what] > 1 and arm.label in also)
+        need(not twice, f"{twice}: another row is the same run; leave one out")
+        return asked
 
 
 def known_methods(asked: Sequence[str]) -> frozenset[str]:

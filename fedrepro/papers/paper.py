@@ -1,11 +1,11 @@
 """A paper for the rest of the library: tables, protocols, sources, experiments, arms."""
 
+import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-import yaml
 from pydantic import BaseModel
 
 from fedrepro.base.errors import FedReproError, choices, need, one_of
@@ -276,13 +276,18 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
 
 def row_of(label: str) -> tuple[str, dict[str, Any]]:
     """The method and the fields of a row that is named by them: ``METHOD`` or
-    ``METHOD (field=value, field=value)``, with values as in YAML. FedReproError: no such value."""
-    found = re.fullmatch(r"(.+?) ?\((\w+=.*)\)", label) if isinstance(label, str) else None
+    ``METHOD (field=value, field=value)``, with values as in Python; a word needs no quotes.
+    FedReproError: they cannot be read."""
+    found = re.fullmatch(r"(.+?)\s*(\(\s*\w+\s*=.*\))", label) if isinstance(label, str) else None
     if found is None:
         return label, {}
     try:
-        fields = yaml.safe_load("{" + re.sub(r"(^|, *)(\w+)=", r"\1\2: ", found[2]) + "}")
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date
+        call: Any = ast.parse(f"f{found[2]}", mode="eval").body
+        values = ((one.arg, one.value) for one in call.keywords)
+        fields = {k: v.id if isinstance(v, ast.Name) else ast.literal_eval(v) for k, v in values}
+        once = len(fields) == len(call.keywords) and None not in fields and not call.args
+        need(once and isinstance(call.func, ast.Name), "a field twice, or more than fields")
+    except (SyntaxError, ValueError, RecursionError, MemoryError, FedReproError) as error:
         told = f"{label}: cannot read {found[2]}; write METHOD (field=value, field=value)"
         raise FedReproError(told) from error
     return found[1], fields

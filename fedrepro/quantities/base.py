@@ -2,6 +2,7 @@
 To add a quantity, write a function with the decorator `quantity` in a file of this folder or of
 `extras`; it is found automatically."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -223,8 +224,8 @@ def _of_run(result: Result, column: str) -> Row:
     data = result.record.data
     domains = [column] if column in data["domains"] else data["domains"]
     said = {one: data["deviations"].get(one, []) for one in data["domains"]}
-    start = {one: one.rstrip("-0123456789") + ": " for one in said}  # photo: of client photo-1
-    plain = {one: [c.removeprefix(start[one]) for c in said[one]] for one in said}
+    start = {d: rf"^({re.escape(d)}|{re.escape(d.rstrip('-0123456789'))}): " for d in said}
+    plain = {one: [re.sub(start[one], "", c) for c in said[one]] for one in said}
     every = set.intersection(*map(set, plain.values()))  # what holds of all domains is said once
     pairs = (pair for one in domains for pair in zip(plain[one], said[one], strict=True))
     caveats = [short if short in every else clause for short, clause in pairs]
@@ -284,13 +285,13 @@ class Study(Question):
 
     def announce(self, experiments: Sequence[str]) -> None:
         """Send the rows to come to the progress display, without those sent already. FedReproError:
-        a row needs embeddings, and its clients have images; or it needs other tests."""
+        a row's fields do not fit, its clients lack embeddings, or it needs other tests."""
         rounds = {}
         home = any(self.paper.experiment(name).kind == "in-out" for name in experiments)
         home = home and self.protocol().tested_on == "home"
         need(not home, "out of domain needs tests on all domains; leave tested_on as it is")
         for arm in (arm for name in experiments for arm in self.arms(name)):
-            fits = arm.protocol.data.encoder or not methods.get(arm.method).needs_embeddings
+            fits = not self.spec(arm).method.needs_embeddings or arm.protocol.data.encoder
             need(fits, f"{arm.label} works on embeddings; leave it out, or see `common frozen`")
             tried = [run for *_, run in (*arm.trials(), *arm.constants(""))]
             rounds[arm.what] = sum(run.protocol.rounds for run in [arm, *tried])
@@ -342,6 +343,7 @@ class Study(Question):
     def trial(self, method: str, **fields: Any) -> Result:
         """A run of any method under this study's protocol. Other fields are the paper's for it."""
         method, own = papers.row_of(method)
+        need(not own.keys() & fields, f"{method}: a field is given twice; leave one out")
         changed = ", ".join(f"{key}={value}" for key, value in (own | fields).items())
         label = methods.get(method).name + f" ({changed})" * bool(changed)
         given = self.paper.settings_of(method, self.paper.dataset(self.dataset).protocol)

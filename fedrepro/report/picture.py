@@ -5,6 +5,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ STYLE = {  # over seaborn's style `ticks`
     **{"axes.labelsize": TEXT, "grid.color": GRID},
 }
 # A method has the same look in all figures. One text per colour: methods that a paper compares
-# have different ones; two of one colour differ in line and marker.
+# have different ones where eleven are enough; two of one colour differ in line and marker.
 KNOWN = (
     *("SOLO; FedDyn; MPFT (Random, rate=0.3)", "FedAvg", "FedBN; MPFT (Average); FedProc"),
     *("ADCOL; DBE", "FedProx", "FedRep; FPL; Ditto"),
@@ -143,7 +144,7 @@ def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:
     known = {n: PLACES[ALIASES.get(n, n)] for n in names if ALIASES.get(n, n) in PLACES}
     taken = {place % many for place in known.values()}
     order = sorted(range(132), key=lambda place: place // many + (place % many in taken))
-    free = (place for place in order if place not in known.values())
+    free = (place for place in chain(order, count(132)) if place not in known.values())
     places = known | {name: next(free) for name in names if name not in known}
     parts = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
     return {n: {what: of[places[n] % len(of)] for what, of in parts.items()} for n in names}

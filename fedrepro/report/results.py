@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
@@ -16,7 +17,7 @@ from typing import Any
 import nbformat
 import pandas as pd
 
-from fedrepro import papers
+from fedrepro import methods, papers
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError, one_line
 from fedrepro.base.protocol import resolve_engine
@@ -85,7 +86,7 @@ class Kept(Study):
         rows = [*(row[1:] for row in self.scraps["runs"]), *self.scraps["diverged"]]
         ran = dict.fromkeys(label for name, label, *_ in rows if name == experiment)
         more = [label for label in ran if label not in labels]
-        also = [label for label in more if label in papers.known_methods(more)]
+        also = [label for label in more if _creatable(label)]
         return self.paper.arms(experiment, self.dataset, self.scale, also)
 
     def _ended(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
@@ -272,6 +273,14 @@ def _keep_answers(asked: Study | Results, *questions: str) -> None:
     """Compute some methods' answers once: tables and figures ask for the same again and again."""
     for name in questions:
         setattr(asked, name, cache(getattr(asked, name)))
+
+
+def _creatable(label: str) -> bool:
+    """Whether a row's method is known and has its fields."""
+    method, own = papers.row_of(label)
+    with suppress(FedReproError):
+        return bool(methods.create(method, **own))
+    return False
 
 
 def live(study: Study, experiments: Sequence[str]) -> Results:

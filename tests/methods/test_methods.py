@@ -123,7 +123,7 @@ def test_adcol_representations_are_the_trained_networks_features(mode):
         (
             "FedAvgg",
             {},
-            "choose from FedAvg, Per-FedAvg, FedAPC; for one of your own, add --load",
+            "choose from FedAvg, Per-FedAvg, FedAPC; your own needs --load",
         ),
         ("ADCOL", {"discriminator_lrs": 1}, "no field 'discriminator_lrs'; choose from discrimin"),
         ("ADCOL", {"mu": -1}, "mu = -1: give a value at least 0"),
