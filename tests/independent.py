@@ -145,7 +145,8 @@ def costs(name: str, experiment: dict[str, Any], runs: dict[str, str], rule: str
 
 def speedups(name: str, experiment: dict[str, Any], own: Any, pair: list[str], rule: str) -> Any:
     """By seed, a row's traffic to the target over that of the row before it."""
-    until = [costs(name, experiment, runs, rule) for runs in seeds_of(own)]
+    needed = {row: own[row] for row in (*pair, *experiment["target"]["lowest_of"])}
+    until = [costs(name, experiment, runs, rule) for runs in seeds_of(needed)]
     return np.array([one[pair[1]]["avg"][1] / one[pair[0]]["avg"][1] for one in until])
 
 

@@ -21,8 +21,7 @@ def test_methods_compared_are_rows_with_intervals(tmp_path, capsys):
     where = {"runs": tmp_path, "changes": {"rounds": 1}}
     table = fedrepro.compare(rows := ["FedAvg", "FedProx (mu=9.0)"], seeds=np.arange(2), **where)
     assert list(table.index) == rows
-    ids = {fedrepro.run(name, **where).record.run_id for name in (rows[1], "FedProx")}
-    assert len(ids) == 2
+    assert len({fedrepro.run(n, **where).record.run_id for n in (rows[1], "FedProx")}) == 2
     assert f"row 4 of 4, {rows[1]} seed 1  round 1/1" in capsys.readouterr().err
     assert (table.low <= table.avg).all() and (table.avg <= table.high).all()
     assert fedrepro.compare(["FedAvg"], seeds=[0], **where).low.isna().all()

@@ -215,7 +215,7 @@ class EarlyStop(_Spec):
 
 
 #: Settings that are groups, and one of each: to replace a whole group would lose the others.
-GROUPS = {"optimizer": "lr", "data": "size", "data.allocation": "per_client"}
+GROUPS = {"optimizer": "lr", "data": "size"}
 
 
 class Protocol(_Spec):

@@ -370,7 +370,10 @@ def sections(frame: pd.DataFrame) -> list[Section]:
     for here in dict.fromkeys(map(place, ran)):
         own = [row for row in ran if place(row) == here]
         had = set(map(cell, ran if one_set else own))
-        unrun = [row for row in printed.to_dict("records") if cell(row) not in had]
+        mine, every = ({row["column"] for row in some} for some in (own, ran))
+        others = every - mine if mine & {*printed.column} else set()  # of other data sets
+        unrun = printed[~printed.column.isin(others)].to_dict("records")
+        unrun = [row for row in unrun if cell(row) not in had]
         found.append(Section(own + unrun, here[1]))
     return found or [Section(rows, "")]
 

@@ -254,8 +254,8 @@ def client_of(inputs: Mapping[str, Any]) -> TrainedClient:
     return TrainedClient(
         index=0, classes=classes, labels=torch.tensor(inputs["labels"]), inputs=tensors(given[0]),
         state={"w": torch.zeros((), dtype=torch.float64)}, generator=torch.Generator(),
-        received=received(inputs), augmentation=Augmentation(),
-        features=lambda *mode: next(views),
+        received=received(inputs), augmentation=Augmentation(), round=1,
+        features=lambda *mode: next(views), logits=lambda *mode: next(views),
     )  # fmt: skip
 
 
