@@ -99,7 +99,7 @@ class Picture(Figure):
             info.add_itxt(LIVE, live, zip=True)
         most = (256,) if any(ax.images for ax in self.axes) else ()
         for colours in (*most, 128, 64, 32, 16):
-            small, fewer = io.BytesIO(), image.quantize(colours, kmeans=1)
+            small, fewer = io.BytesIO(), image.quantize(colours)
             fewer.save(small, format="png", optimize=True, pnginfo=info)
             if small.tell() <= MOST:
                 break
