@@ -137,14 +137,14 @@ class Question:
         need(listed, f'methods {self.only!r}: give a list of names, such as ["FedAvg", "FedBN"]')
         self._methods = known_methods(self.only or ())
         known = self._methods | self.paper.labels
-        for label in self.only or ():
-            what = f"method or row of {self.paper.short}"
-            near = label if label in known else row_of(label)[0]
-            one_of(near, sorted(known, key=str.lower), what, OWN_METHOD)
-            if label not in self.paper.labels and (fields := row_of(label)[1]):
+        what = f"method or row of {self.paper.short}"
+        for label in (one for one in self.only or () if one not in self.paper.labels):
+            method, own = row_of(label)
+            one_of(method, sorted(known, key=str.lower), what, OWN_METHOD)
+            if own:
                 from fedrepro import methods
 
-                methods.create(row_of(label)[0], **fields)  # a wrong one is told before training
+                methods.create(method, **own)  # a wrong one is told before training
 
     def protocol(self) -> Protocol:
         """The protocol behind the arms, before an arm's own changes."""

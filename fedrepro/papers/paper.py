@@ -281,15 +281,15 @@ def row_of(label: str) -> tuple[str, dict[str, Any]]:
     found = re.fullmatch(r"(.+?)\s*(\(\s*\w+\s*=.*\))", label) if isinstance(label, str) else None
     if found is None:
         return label, {}
+    told = f"{label}: cannot read {found[2]}; write METHOD (field=value, field=value)"
     try:
         call: Any = ast.parse(f"f{found[2]}", mode="eval").body
         values = ((one.arg, one.value) for one in call.keywords)
         fields = {k: v.id if isinstance(v, ast.Name) else ast.literal_eval(v) for k, v in values}
-        once = len(fields) == len(call.keywords) and None not in fields and not call.args
-        need(once and isinstance(call.func, ast.Name), "a field twice, or more than fields")
-    except (SyntaxError, ValueError, RecursionError, MemoryError, FedReproError) as error:
-        told = f"{label}: cannot read {found[2]}; write METHOD (field=value, field=value)"
-        raise FedReproError(told) from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise FedReproError(told) from None
+    once = len(fields) == len(call.keywords) and None not in fields and not call.args
+    need(once and isinstance(call.func, ast.Name), told)
     return found[1], fields
 
 

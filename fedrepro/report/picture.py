@@ -5,7 +5,6 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -143,8 +142,9 @@ def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:
     names, many = list(dict.fromkeys(map(str, labels))), len(COLOURS)
     known = {n: PLACES[ALIASES.get(n, n)] for n in names if ALIASES.get(n, n) in PLACES}
     taken = {place % many for place in known.values()}
-    order = sorted(range(132), key=lambda place: place // many + (place % many in taken))
-    free = (place for place in chain(order, count(132)) if place not in known.values())
+    every = range(many * (len(names) + 2))  # more than enough
+    order = sorted(every, key=lambda place: place // many + (place % many in taken))
+    free = (place for place in order if place not in known.values())
     places = known | {name: next(free) for name in names if name not in known}
     parts = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
     return {n: {what: of[places[n] % len(of)] for what, of in parts.items()} for n in names}

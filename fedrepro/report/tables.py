@@ -331,10 +331,8 @@ def _cell(cell: Mapping[str, Any] | None, caveats: Marks, links: Links) -> dict[
     """The parts of a printed cell beside ours, as HTML."""
     if cell is None:
         return {"paper": "–", "ours": "–"}
-    unit, letters = (
-        str(cell["unit"]),
-        ", ".join(caveats[c] for c in caveats if c in cell["caveats"]),
-    )
+    letters = ", ".join(caveats[c] for c in caveats if c in cell["caveats"])
+    unit = str(cell["unit"])
     valid, seeds = int(cell["valid"]), int(cell["seeds"])
     of = f"n={seeds}" if valid in (0, seeds) else f"n={valid} of {seeds}"
     of = f"({('counted' if cell['counted'] else 'one run') if seeds == 1 else of})"

@@ -60,10 +60,8 @@ def test_a_study_comes_back_from_what_its_notebook_glued(tmp_path, monkeypatch):
     """Live, from the notebook, and from the lines that are kept of it: the same cells."""
     glued: dict[str, Any] = {}
     monkeypatch.setattr("scrapbook.glue", lambda name, value: glued.update({name: value}))
-    only, changes = (
-        ["SOLO", "FedAvg", "FedProto (lam=2.0)"],
-        {"rounds": 1},
-    )  # it has a row of its own
+    only = ["SOLO", "FedAvg", "FedProto (lam=2.0)"]  # the last has a row of its own
+    changes = {"rounds": 1}
     live = study("adcol", "minidigits", "smoke", 0, only=only, changes=changes, runs_dir=tmp_path)
     chosen = ["table-1", "prose-communication-example"]
     results.glue_study(live, chosen)
