@@ -139,12 +139,12 @@ class Question:
         known = self._methods | self.paper.labels
         what = f"method or row of {self.paper.short}"
         for label in (one for one in self.only or () if one not in self.paper.labels):
-            method, own = row_of(label)
+            method, given = row_of(label)
             one_of(method, sorted(known, key=str.lower), what, OWN_METHOD)
-            if own:
+            if given:
                 from fedrepro import methods
 
-                methods.create(method, **own)  # a wrong one is told before training
+                methods.create(method, **given)  # a wrong one is told before training
 
     def protocol(self) -> Protocol:
         """The protocol behind the arms, before an arm's own changes."""
