@@ -239,6 +239,7 @@ def _words(paper: Paper, one: Answer, part: Part) -> tuple[str, str, str]:
 
     def value(lead: float) -> str:
         lead = sign * lead + (test.above or 0)
+        lead = max(lead, 0.0) if unit == UNITS["factor"] else lead  # an interval's end, too
         near = bool(lead) and not float(f"{lead:{form}}")  # -0.03 is no -0.0
         return f"{lead:{form.replace('.1', '.2') if near else form}}".replace("-", MINUS)
 
@@ -274,10 +275,11 @@ def main() -> list[tuple[Paper, Answer]]:
 
 
 def drawn() -> Picture:
-    """The main claims' leads: under every claim its data sets whose leads have an interval."""
+    """The main claims' leads in points: under every claim its data sets whose leads have an
+    interval."""
     rows: list[tuple[str, Part | None]] = []
     for paper, one in main():
-        if own := [part for part in leads(one.parts) if part.weakest.interval]:
+        if own := [p for p in leads(one.parts) if p.weakest.interval and p.weakest.whole]:
             rows.append((f"{paper.short}: {one.claim.main}", None))
             rows += [(dataset_name(part.dataset), part) for part in own]
     return figures.leads(rows)
