@@ -211,9 +211,10 @@ def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) ->
     asked = int(given) if given.isdigit() and int(given) else threads
     os.environ |= {**carried, "OMP_NUM_THREADS": str(min(threads, asked))}  # the kernel's, too
     code = loaded_code()  # now: a file may be edited before the notebook ends
-    whole = resume and finished(job.output) and not outdated(job.output)
-    if whole and _code_of(job.output) == code:
-        return Outcome(job, "kept", path=job.output)
+    if resume and finished(job.output) and not outdated(job.output):
+        executed = nbformat.read(job.output, as_version=4).metadata.papermill
+        if executed.get("code", "") == code:
+            return Outcome(job, "kept", path=job.output)
     try:
         with FileLock(job.running.with_suffix(".lock"), timeout=0):
             job.running.unlink(missing_ok=True)
@@ -260,12 +261,6 @@ def papermill_complaint(
     except Exception as error:  # nbclient and zmq raise many kinds
         return f"{type(error).__name__}: {one_line(error)}"
     return ""
-
-
-def _code_of(notebook: Path) -> str:
-    """Of the methods that a notebook was executed with, as `loaded_code` gave it."""
-    found: str = nbformat.read(notebook, as_version=4).metadata.papermill.get("code", "")
-    return found
 
 
 def _keep(job: Job, reason: str, code: str) -> Outcome:

@@ -1,13 +1,12 @@
 """The plain loop: one client after another, one batch after another. The reference for all engines.
 On a CPU with several cores it trains some clients at once, one core each."""
 
-import contextlib
 import copy
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -125,7 +124,7 @@ class LoopEngine(Engine):
                 yield read[0], read[-1]
 
 
-@contextlib.contextmanager
+@contextmanager
 def _one_step_ahead(model: LocalModel, size: float) -> Iterator[None]:
     """Inside, the parameters are one plain gradient step ahead."""
     before = {name: value.data for name, value in model.params.items()}

@@ -64,9 +64,7 @@ class _Stack:
         self._engine, self._method, self._jobs = engine, method, jobs
         self._received = stacked([job.received for job in jobs], engine.device)
         self._readers = [(job, Streams(job)) for job in jobs]
-        self._tensors = {
-            name: torch.stack([job.state[name] for job in jobs]) for name in jobs[0].state
-        }
+        self._tensors = {n: torch.stack([job.state[n] for job in jobs]) for n in jobs[0].state}
         self._memory: list[dict[str, Tensor]] = [dict(job.optimizer) for job in jobs]
         self._sums: dict[str, Tensor] = {}  # of each loss term (clients,), and its samples
         self._seen: dict[str, Tensor] = {}

@@ -17,15 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedrepro.base.errors import (
-    OWN_METHOD,
-    FedReproError,
-    choices,
-    first_mistake,
-    need,
-    one_line,
-    one_of,
-)
+from fedrepro.base.errors import OWN_METHOD, FedReproError, first_mistake, need, one_line, one_of
 from fedrepro.base.files import loaded, modules_of
 from fedrepro.methods.base import Method
 
@@ -179,9 +171,7 @@ def create(name: str, /, **values: Any) -> Method:
 def _made(method: type[Method], values: dict[str, Any]) -> Method:
     known = {f.name: f.metadata for f in fields(method)}
     for key in values:
-        if key not in known:
-            near = choices(key, known)
-            raise FedReproError(f"{method.name} has no field {key!r}; choose from {near}")
+        one_of(key, known, "field", f" (fields of {method.name})")
     try:
         made: Method = _adapter(method).validate_python(values)
     except ValidationError as error:

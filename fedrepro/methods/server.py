@@ -171,7 +171,7 @@ class Server:
         slots = dict(zip(own, module.parameters(), strict=True))
         for slot in slots.keys() & self.tensors.keys():
             sgd.state[slots[slot]]["momentum_buffer"] = self.tensors[slot]
-        stepper, sums = wrapped(sgd), torch.zeros(3, dtype=self.dtype, device=self.device)
+        stepper, sums, count = wrapped(sgd), torch.zeros(2, dtype=self.dtype, device=self.device), 0
         with seeded_modules(self.seed, self.round, "dropout"):
             for x, y in batches:
                 stepper.zero_grad(set_to_none=True)
@@ -180,12 +180,12 @@ class Server:
                 loss.backward()
                 stepper.step()
                 hits = (logits.detach().argmax(1) == y).sum()
-                seen = loss.new_tensor(len(y))
-                sums += torch.stack([loss.detach() * seen, hits.to(loss), seen])
+                sums += torch.stack([loss.detach() * len(y), hits.to(loss)])
+                count += len(y)
         for slot, parameter in slots.items():
             if "momentum_buffer" in sgd.state[parameter] and optimizer.momentum:
                 self.tensors[slot] = sgd.state[parameter]["momentum_buffer"]
-        total, right, count = sums.tolist()
+        total, right = sums.tolist()
         self.log[f"{name}_loss"] = total / max(count, 1)
         self.log[f"{name}_accuracy"] = 100 * right / max(count, 1)
 

@@ -66,9 +66,8 @@ def pace(asked: Asked) -> Values:
     printed rows (the rule of ADCOL, Table 2). ``swing``: the mean change from one round to the next
     in points, in the last half of the rounds that all rows have. Nothing if a row is missing, no
     number if one diverged."""
-    printed = {
-        arm.label for arm in asked.paper.arm_specs(asked.experiment.id) if not arm.alternative
-    }
+    specs = asked.paper.arm_specs(asked.experiment.id)
+    printed = {spec.label for spec in specs if not spec.alternative}
     rows = [one for one in asked.results if one.label in printed]
     lost = printed.intersection(arm.label for arm, _ in asked.diverged)
     if len(rows) + len(lost) < len(printed):
