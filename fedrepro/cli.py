@@ -346,10 +346,7 @@ def verdicts(
 
 
 @app.command()
-def claims(
-    paper: OnlyPaper = None,
-    as_json: Json = False,
-) -> None:
+def claims(paper: OnlyPaper = None, as_json: Json = False) -> None:
     """What the papers claim: holds, contradicted or open, and why."""
     from fedrepro import papers
 
