@@ -19,7 +19,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.base.errors import FedReproError, explained, need, one_line
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 RECORDS = CHECKOUT / "book" / "records"  # the published, packed ones
@@ -100,10 +100,8 @@ def write(path: Path, writer: Callable[[Path], object], mend: str = RUN_AGAIN) -
 
 def make_folder(path: Path, mend: str) -> Path:
     """Make a folder and its parents. FedReproError, ending in `mend`, if this is impossible."""
-    try:
+    with explained(f"{path} cannot be made", mend, OSError):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FedReproError(f"{path} cannot be made ({one_line(error)}); {mend}") from None
     return path
 
 
@@ -114,20 +112,18 @@ def alone(lock: Path, mend: str, busy: str) -> AbstractContextManager[Any]:
 
     make_folder(lock.parent, mend)
     held = FileLock(lock)
-    try:
+    with explained(f"{lock} cannot be written", mend, OSError):
         try:
             return held.acquire(timeout=0)
         except Timeout:  # an OSError
             print(f"{busy}; waiting for it", file=sys.stderr)
             return held.acquire()
-    except OSError as error:
-        raise FedReproError(f"{lock} cannot be written ({one_line(error)}); {mend}") from None
 
 
 def check_runs(folder: Path) -> None:
     """FedReproError where a file has the place of the folder of runs."""
-    if folder.exists() and not folder.is_dir():
-        raise FedReproError(f"runs folder {folder} is a file; name a folder for runs")
+    here = folder.is_dir() or not folder.exists()
+    need(here, f"runs folder {folder} is a file; name a folder for runs")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -138,13 +134,11 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. FedReproError: it is not one."""
-    try:
+    mend = "delete its folder and run again"
+    with explained(f"{path} cannot be read", mend, OSError, ValueError):
         content = json.loads(path.read_bytes())
         if not isinstance(content, dict):
             raise ValueError("it is not a JSON object")
-    except (OSError, ValueError) as error:
-        told = f"{path} cannot be read ({error}); delete its folder and run again"
-        raise FedReproError(told) from None
     return content
 
 
@@ -159,12 +153,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of such a file; none where there is no file."""
     if not path.exists():
         return []
-    try:
+    problem, errors = f"{path} cannot be read", (OSError, EOFError, zlib.error, ValueError)
+    with explained(problem, "restore the file", *errors):
         content = path.read_bytes()
         text = gzip.decompress(content) if path.suffix == ".gz" else content
         return [json.loads(line) for line in text.splitlines()]  # bytes: not at U+2028
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise FedReproError(f"{path} cannot be read ({error}); restore the file") from None
 
 
 def list_sums(folder: Path, without: str = "") -> None:

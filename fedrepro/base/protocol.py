@@ -26,10 +26,8 @@ def sides(status: Status, source: str, text: str = "", code: str = "") -> dict[s
 DEVICES = ("auto", "cpu", "cuda")
 # An engine's names, and the word that run ids hold. `auto` is the plain loop: on a CPU stacked
 # clients, as grouped convolutions, are slower. Here, because it imports nothing heavy.
-ENGINES = {
-    **{"auto": "reference", "loop": "reference", "stacked": "fused"},
-    **{"reference": "reference", "fused": "fused"},
-}
+ENGINES = {"auto": "reference", "loop": "reference", "stacked": "fused"}
+ENGINES |= {word: word for word in ENGINES.values()}
 
 
 def resolve_engine(name: str) -> str:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from unicodedata import normalize
 
-from fedrepro.base.errors import FedReproError, need, one_line
+from fedrepro.base.errors import FedReproError, explained, need
 from fedrepro.data import pictures
 from fedrepro.data.manifest import file_hash, hash_of
 from fedrepro.data.readers import NO_PART, Decoded, join
@@ -42,7 +42,7 @@ class Tree:
 
         def label_of(parts: tuple[str, ...]) -> int | None:
             hidden = any(part.startswith(".") for part in parts)
-            return None if hidden else self.classes.index(_class(parts))
+            return None if hidden else self.classes.index(normalize("NFC", parts[1]))
 
         where = self.root / domain
         with _own():
@@ -121,18 +121,12 @@ def _look(root: Path) -> Tree:
     return Tree(root, tuple(classes), hashes, {domain: len(found[domain]) for domain in names})
 
 
-def _class(parts: tuple[str, ...]) -> str:
-    return normalize("NFC", parts[1])  # a Mac writes é as two characters
-
-
 def _classes(root: Path) -> dict[str, list[str]]:
     """The class of each picture in a tree, by domain. Hidden files and files next to the class
     folders are ignored; anything else is an error."""
     found: dict[str, list[str]] = {}
-    try:
+    with explained(f"{root} cannot be read", HOW, OSError):
         paths = sorted(islice(root.rglob("*"), pictures.MAX_MEMBERS + 1))
-    except OSError as error:
-        raise FedReproError(f"{root} cannot be read ({one_line(error)}); {HOW}") from None
     few = len(paths) <= pictures.MAX_MEMBERS
     _need(few, root, f"holds over {pictures.MAX_MEMBERS:,} files", "take fewer")
     for path in paths:
@@ -148,7 +142,8 @@ def _classes(root: Path) -> dict[str, list[str]]:
             found.setdefault(parts[0], [])
         elif pictures.is_picture(path.name):
             _need(len(parts) == 3, path, "is not in a class of a domain", f"move it: {HOW}")
-            found.setdefault(parts[0], []).append(_class(parts))
+            name = normalize("NFC", parts[1])  # a Mac writes é as two characters
+            found.setdefault(parts[0], []).append(name)
         else:
             said = f"is not a picture ({', '.join(pictures.PICTURES)})"
             _need(len(parts) < 3, path, said, "convert or remove it")

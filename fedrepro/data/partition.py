@@ -259,13 +259,10 @@ def _skewed(domains: list[_Domain], data: DataSpec) -> list[ClientShare]:
     rng = numpy_stream(seed, "allocation", round=_SKEW)
     for _ in range(_DIRICHLET_TRIES):
         owners = _skewed_owners(label, count, alpha, rng)
-        if np.bincount(owners, minlength=count).min() >= _SMALLEST_CLIENT:
+        if enough := np.bincount(owners, minlength=count).min() >= _SMALLEST_CLIENT:
             break
-    else:
-        raise FedReproError(
-            f"dirichlet alpha = {alpha} leaves one of {count} clients without images in "
-            f"{_DIRICHLET_TRIES} draws; raise alpha or lower count"
-        )
+    said = f"dirichlet alpha = {alpha} leaves one of {count} clients without images in "
+    need(enough, f"{said}{_DIRICHLET_TRIES} draws; raise alpha or lower count")
     members = _cut_members([np.flatnonzero(owners == j) for j in range(count)], spec, seed)
     domain = domains[0].name if len(domains) == 1 else POOLED
     shares = []

@@ -8,6 +8,7 @@ import struct
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,12 @@ def reader(*names: str) -> Callable[[Blocks], Blocks]:
 
 
 def join(blocks: Iterable[Block]) -> Decoded:
-    """Blocks in order -> one Decoded; channels as in `stack`."""
+    """Blocks in order -> one Decoded."""
     images, labels, parts = zip(*blocks, strict=True)
-    channels = max(block.shape[1] for block in images)
-    whole = [np.broadcast_to(block, (len(block), channels, *block.shape[2:])) for block in images]
     sized = [np.broadcast_to(part, len(y)) for part, y in zip(parts, labels, strict=True)]
     part = np.concatenate(sized).astype(np.int8)
-    return Decoded(np.concatenate(whole), np.concatenate(labels).astype(np.int64), part)
+    every = pictures.stack(chain.from_iterable(images))
+    return Decoded(every, np.concatenate(labels).astype(np.int64), part)
 
 
 def check_labels(raw: npt.NDArray[Any], classes: int, path: Path | str) -> Labels:

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from safetensors.numpy import save
 
 from fedrepro.base import files
-from fedrepro.base.errors import FedReproError, need, one_line
+from fedrepro.base.errors import FedReproError, explained, need
 from fedrepro.records.record import CHECKPOINT, Array, Record, run_id, short_hash
 
 PAGE = 1 << 24  # bytes packed together: with the usual 2**20, predictions are a quarter larger
@@ -78,14 +78,11 @@ def _rows_by_run(path: Path, sha256: Any) -> dict[str, pd.DataFrame]:
     """sha256: of the file, checked in a few ms; None in packs that list none."""
     if not path.exists():
         return {}
-    try:
+    with explained(f"{path} cannot be read", "restore the file", OSError, ValueError):
         content = path.read_bytes()
         if sha256 not in (None, hashlib.sha256(content).hexdigest()):
             raise ValueError("it was changed: its checksum differs")
         frame = pd.read_parquet(BytesIO(content))
-    except (OSError, ValueError) as error:
-        why = one_line(error)
-        raise FedReproError(f"{path} cannot be read ({why}); restore the file") from None
     parts = frame.groupby(frame.pop("run"), sort=False)
     return {str(run): rows.reset_index(drop=True) for run, rows in parts}
 
@@ -198,16 +195,18 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
     curves, predicted, points, lines = [], [], [], []
     shared: dict[str, Any] = {}
     before = Pack(root)
+
+    def keep(content: dict[str, Any]) -> str:
+        shared[key := short_hash(content)] = content
+        return key
+
     for record in records:
-        run, config = record.run_id, dict(record.config)
-        facts = {"environment": dict(record.environment), "data": record.data}
-        date, own = facts["environment"].pop("date"), {key: config[key] for key in PARTS}
-        shared |= {short_hash(content): content for content in (*own.values(), *facts.values())}
-        config |= {key: short_hash(content) for key, content in own.items()}
-        hashed = {kind: short_hash(content) for kind, content in facts.items()}
+        run, environment = record.run_id, dict(record.environment)
+        config = record.config | {part: keep(record.config[part]) for part in PARTS}
+        line = {"run": run, "file": name, "config": config, "date": environment.pop("date")}
         measured = before.runs.get(run, {}).get("measured", {})
         measured = measured | {p: record.measured(p) for p in record.probes}
-        line = {"run": run, "file": name, "config": config, "date": date}
+        hashed = {"environment": keep(environment), "data": keep(record.data)}
         lines.append({**line, **hashed, "measured": measured})
         curves.append(light(record).assign(run=run))
         predicted += [

@@ -212,8 +212,7 @@ def _train(
 
     def after_round(rows: Iterable[Row]) -> None:
         # A method's code, with the class attributes and globals that it uses, is part of the id.
-        same = spec.config()["method"] == config["method"]
-        if not same:
+        if spec.config()["method"] != config["method"]:
             raise _Changed(spec.method.name)
         if tracker is not None:
             tell(tracker, rows)
