@@ -176,18 +176,16 @@ class _Domain:
         per, available = self.spec.per_client, len(self.order)
         if per == "all":  # even parts, the first ones longer by at most one
             return [available // clients + (i < available % clients) for i in range(clients)]
-        if isinstance(per, str):
-            return [smallest] * clients
         if isinstance(per, dict):
             need(self.name in per, f"per_client has no value for {self.name}; add it")
             per = per[self.name]
-        size = _amount(per, available)
+        size = _amount(per, available, smallest)
         if self.spec.remainder and size * (clients - 1) < available:
             return [size] * (clients - 1) + [min(size, available - size * (clients - 1))]
-        share = isinstance(per, float)
+        share = per if isinstance(per, float) else 0.0
         wanted = f"{clients} client(s) of {per} each" if share else size * clients
         wants = f"allocation wants {wanted} training images of {self.name}, which has {available}"
-        fits = size * clients <= available and not (share and per * clients > 1 + 1e-9)
+        fits = size * clients <= available and share * clients <= 1 + 1e-9
         need(fits, f"{wants}; lower per_client or the number of clients")
         return [size] * clients
 
@@ -263,29 +261,19 @@ def _skewed(domains: list[_Domain], data: DataSpec) -> list[ClientShare]:
             break
     said = f"dirichlet alpha = {alpha} leaves one of {count} clients without images in "
     need(enough, f"{said}{_DIRICHLET_TRIES} draws; raise alpha or lower count")
-    members = _cut_members([np.flatnonzero(owners == j) for j in range(count)], spec, seed)
-    domain = domains[0].name if len(domains) == 1 else POOLED
-    shares = []
-    for j, own in enumerate(members, start=1):
-        pieces = ((domains[i].name, index[own[source[own] == i]]) for i in np.unique(source[own]))
-        shares.append(ClientShare(f"{domain}-{j}", domain, tuple(pieces)))
-    return shares
-
-
-def _cut_members(members: list[Indices], spec: AllocationSpec, seed: int) -> list[Indices]:
-    per = spec.per_client
-    if per == "all":
-        return members
-    if isinstance(per, dict):
+    members = [np.flatnonzero(owners == j) for j in range(count)]
+    if isinstance(per := spec.per_client, dict):
         raise FedReproError("allocation rule dirichlet pools the domains; give one per_client")
-    smallest, cut = min(len(own) for own in members), []
-    for j, own in enumerate(members):
-        size = smallest if isinstance(per, str) else _amount(per, len(own))
-        wants = f"allocation wants {size} images per client; client {j + 1} drew {len(own)}"
-        need(size <= len(own), f"{wants}: lower per_client or raise alpha")
-        rng = numpy_stream(seed, "allocation", j, _CUT)
-        cut.append(np.sort(rng.permutation(own)[:size]))
-    return cut
+    smallest, shares = min(len(own) for own in members), []
+    domain = domains[0].name if len(domains) == 1 else POOLED
+    for j, drawn in enumerate(members):
+        size = _amount(per, len(drawn), smallest)
+        wants = f"allocation wants {size} images per client; client {j + 1} drew {len(drawn)}"
+        need(size <= len(drawn), f"{wants}: lower per_client or raise alpha")
+        own = np.sort(numpy_stream(seed, "allocation", j, _CUT).permutation(drawn)[:size])
+        pieces = ((domains[i].name, index[own[source[own] == i]]) for i in np.unique(source[own]))
+        shares.append(ClientShare(f"{domain}-{j + 1}", domain, tuple(pieces)))
+    return shares
 
 
 def _cut(domains: list[_Domain], data: DataSpec) -> Partition:
@@ -311,8 +299,10 @@ def _cut(domains: list[_Domain], data: DataSpec) -> Partition:
     return Partition(tuple(clients), held, tests, spec.model_dump_json())
 
 
-def _amount(per: int | float, available: int) -> int:
+def _amount(per: float | str, available: int, smallest: int) -> int:
     """A count unchanged; a fraction rounded down, as in every script of the papers."""
+    if isinstance(per, str):
+        return available if per == "all" else smallest
     if isinstance(per, float):
         fits = 0 < per <= 1
         need(fits, f"per_client = {per}: a fraction is above 0 and up to 1; write a count as 3")

@@ -189,10 +189,6 @@ class Store:
 class _Changed(FedReproError):
     """A method has another code than when its training began."""
 
-    def __init__(self, name: str) -> None:
-        what = f"{name} changes a class attribute or a global in training, so no run repeats"
-        super().__init__(f"{what} another; keep it in server.tensors or in first_memory")
-
 
 def _train(
     folder: Path,
@@ -213,7 +209,9 @@ def _train(
     def after_round(rows: Iterable[Row]) -> None:
         # A method's code, with the class attributes and globals that it uses, is part of the id.
         if spec.config()["method"] != config["method"]:
-            raise _Changed(spec.method.name)
+            what = f"{spec.method.name} changes a class attribute or a global in training"
+            mend = "keep it in server.tensors or in first_memory"
+            raise _Changed(f"{what}, so no run repeats another; {mend}")
         if tracker is not None:
             tell(tracker, rows)
 
