@@ -7,7 +7,6 @@ the bound also holds for few. The feature space hijacking attack (MPFT's App. G)
 whose embedding is a given prototype.
 """
 
-import copy
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -113,22 +112,19 @@ def _one_fold(both: tuple[Tensor, Tensor], rest: Array, judged: Array, seed: int
     with seeded_modules(seed):
         critic = Critic(x.shape[1], y.shape[1])
     adam = torch.optim.AdamW(critic.parameters(), 2e-3, weight_decay=0.1)
-    best, kept, since = -math.inf, copy.deepcopy(critic.state_dict()), 0
+    best, bound, since = -math.inf, 0.0, 0
     for _ in range(EPOCHS):
         for index in epoch_batches(len(x), BATCH, generator):
             adam.zero_grad(set_to_none=True)
             (-lower_bound(critic(x[index], y[index]))).backward()
             adam.step()
-        with torch.no_grad():
-            now = float(lower_bound(critic(*stopping)))
         since += 1
-        if now > best:
-            best, kept, since = now, copy.deepcopy(critic.state_dict()), 0
+        with torch.no_grad():
+            if (now := float(lower_bound(critic(*stopping)))) > best:
+                best, bound, since = now, float(lower_bound(critic(*tested))), 0
         if since >= PATIENCE:
             break
-    critic.load_state_dict(kept)
-    with torch.no_grad():
-        return float(lower_bound(critic(*tested)))
+    return bound
 
 
 # The mutual information of a federated training.
