@@ -19,7 +19,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from fedrepro.base.errors import FedReproError, explained, need, one_line
+from fedrepro.base.errors import explained, need
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 RECORDS = CHECKOUT / "book" / "records"  # the published, packed ones
@@ -88,14 +88,13 @@ def write(path: Path, writer: Callable[[Path], object], mend: str = RUN_AGAIN) -
     gives one line that ends in `mend`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     make_folder(path.parent, mend)
-    try:
-        writer(temporary)
-        temporary.chmod(0o644)  # safetensors writes files only their owner may read
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        raise FedReproError(f"{path} cannot be written ({one_line(error)}); {mend}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    with explained(f"{path} cannot be written", mend, OSError, SafetensorError):
+        try:
+            writer(temporary)
+            temporary.chmod(0o644)  # safetensors writes files only their owner may read
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def make_folder(path: Path, mend: str) -> Path:
