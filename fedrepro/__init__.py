@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedrepro.api import Run, compare, federation, run
+    from fedrepro.base.errors import FedReproError
     from fedrepro.methods import register
     from fedrepro.methods.base import Method, hyper
 
 __version__ = "0.1.0"
-__all__ = ["Method", "Run", "compare", "federation", "hyper", "register", "run"]
+__all__ = ["FedReproError", "Method", "Run", "compare", "federation", "hyper", "register", "run"]
 
 _ROOMS = {"Method": "methods.base", "hyper": "methods.base", "register": "methods"}
+_ROOMS["FedReproError"] = "base.errors"
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
 """The library in a few calls: look at a federation, run one method on it, compare several."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,11 @@ from fedrepro.base.files import RUNS
 from fedrepro.base.progress import Progress, Tracker, progress as default_progress
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
+from fedrepro.methods.base import Method
 from fedrepro.quantities.base import Result, Study, study
 from fedrepro.records import Record
 from fedrepro.report.picture import Picture
+from fedrepro.report.text import names_in
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def federation(
 
 
 def run(
-    method: str,
+    method: str | type[Method],
     dataset: str = "minidigits",
     *,
     scale: str = "smoke",
@@ -82,7 +84,8 @@ def run(
     progress: Progress | None = None,
     **fields: Any,
 ) -> Run:
-    """Train a method, or read its finished run. method: its name; "FedProx (mu=0.1)" sets a field.
+    """Train a method, or read its finished run. method: its name, or a registered class;
+    "FedProx (mu=0.1)" sets a field.
 
     changes: settings of the protocol to replace, such as {"rounds": 5}; not at scale paper.
     fields: hyper-parameters of the method; by default the paper's values for it, else its own.
@@ -92,11 +95,20 @@ def run(
     FedReproError: an unknown name or wrong value; a loss that is NaN or infinite."""
     where: dict[str, Any] = {"changes": changes or {}, "device": device, "track": track}
     one = study(paper, dataset, scale, seed, runs, data_root, progress=progress, **where)
-    return Run(one, one.trial(method, **fields))
+    (name,) = _names([method])
+    return Run(one, one.trial(name, **fields))
+
+
+def _names(methods: Iterable[str | type[Method]]) -> list[str]:
+    """Methods as names, also those given as classes."""
+    named: list[Any] = [getattr(method, "name", method) for method in methods]
+    text = all(isinstance(name, str) for name in named)
+    need(text, f"methods {named!r}: run takes one name, compare a list of names")
+    return named
 
 
 def compare(
-    methods: Sequence[str],
+    methods: Sequence[str | type[Method]] | type[Method],
     dataset: str = "minidigits",
     *,
     seeds: Sequence[int] = (0, 1, 2),
@@ -107,7 +119,7 @@ def compare(
     **where: Any,
 ) -> pd.DataFrame:
     """Accuracy in percent after the last round: one row per method, means over the seeds.
-    methods: names, or with fields of their own "FedProx (mu=0.1)".
+    methods: names or classes, or with fields of their own "FedProx (mu=0.1)".
 
     Columns: each domain, their mean `avg`, the number of `seeds`, and `low` and `high`, the 95 %
     interval of `avg` (Student's t over seeds; NaN with one seed, and with two equal ones). Seeds
@@ -115,14 +127,18 @@ def compare(
     plain = not isinstance(methods, Mapping) and "seed" not in where
     own = 'fields are for all; those of one go into its name, as in "FedProx (mu=0.1)"'
     need(plain, f"compare takes names of methods, and seeds=[...]; {own}")
-    methods = [methods] if isinstance(methods, str) else list(methods)
-    seeds = [seeds] if isinstance(seeds, int) else list(dict.fromkeys(seeds))
-    need(methods and seeds, "compare needs at least one method and one seed")
-    protocol = study(paper, dataset, scale, changes=changes or {}, only=methods).protocol()
+    methods = names_in(methods) if isinstance(methods, str) else methods
+    names = _names(methods if isinstance(methods, Sequence) else [methods])
+    seeds = [seeds] if isinstance(seeds, int) else seeds
+    listed = isinstance(seeds, Iterable) and not isinstance(seeds, str)
+    need(listed, f"seeds {seeds!r}: give numbers, as in seeds=[0, 1, 2]")
+    seeds = list(dict.fromkeys(seeds))
+    need(names and seeds, "compare needs at least one method and one seed")
+    protocol = study(paper, dataset, scale, changes=changes or {}, only=names).protocol()
     shown, rows = progress or default_progress(own=True), {}
-    shown.plan({f"{method} {seed}": protocol.rounds for method in methods for seed in seeds})
+    shown.plan({f"{method} {seed}": protocol.rounds for method in names for seed in seeds})
     where |= {"scale": scale, "paper": paper, "changes": changes, "progress": shown}
-    for method in methods:
+    for method in names:
         last = []
         for seed in seeds:
             with suppress(Diverged):

@@ -68,7 +68,9 @@ def _say(line: str) -> None:
     typer.echo(" ".join(line.split()), err=True)
 
 
-def _split(words: list[str] | None, known: Collection[str] = (), load: Any = 0) -> list[str] | None:
+def _split(
+    words: list[str] | None, known: Collection[str] = (), load: Sequence[Path] | None = None
+) -> list[str] | None:
     """As `text.names_in`; a folder's path may contain commas, too. load: files of methods, which
     must be named."""
     if words is None:
@@ -80,6 +82,11 @@ def _split(words: list[str] | None, known: Collection[str] = (), load: Any = 0) 
         whole = place and Path(place).expanduser().is_dir()
         found += [word] if whole else text.names_in(word, known)
     need(found, f"no name in {words!r}; separate names with commas")
+    for file in load or ():
+        from fedrepro.papers import row_of, written_in
+
+        idle = (own := written_in(file)) and own.isdisjoint(row_of(name)[0] for name in found)
+        need(not idle, f"--methods names none of {file}: add {', '.join(sorted(own))}")
     return found
 
 
@@ -89,7 +96,7 @@ def _seeds(words: str) -> list[int]:
     for word in words.split(","):
         first, dash, last = word.strip().partition("-")
         last = last if dash else first
-        whole = first.isdecimal() and last.isdecimal() and int(first) <= int(last)
+        whole = first.isdecimal() and last.isdecimal() and 0 <= int(last) - int(first) < 1000
         need(whole, f"--seeds {words}: give whole numbers >= 0, as in 0,1,2 or 0-2")
         seeds += range(int(first), int(last) + 1)
     return list(dict.fromkeys(seeds))
@@ -334,14 +341,13 @@ def verdicts(
 
     there = notebooks is None or notebooks.is_dir()
     need(there, f"no folder {notebooks}; run `fedrepro sweep` or correct --notebooks")
-    if paper is not None:
-        papers.load(paper)
+    wanted = [papers.load(name) for name in ([paper] if paper else papers.names())]
     from fedrepro.report.printout import cell_lines, published_cells  # torch comes with it
 
     own = [notebooks.resolve()] if notebooks else []
     own = [at / "notebooks" if (at / "notebooks").is_dir() else at for at in own]  # of runs, too
     places = own or [RECORDS / "notebooks", RUNS / "notebooks"]
-    rows = [row for row in published_cells(places) if paper in (None, row["paper"])]
+    rows = published_cells(places, wanted)
     typer.echo(text.as_json(rows, text.CELL_KEYS) if as_json else cell_lines(rows))
 
 

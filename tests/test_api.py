@@ -41,7 +41,7 @@ def test_a_federation_and_a_wrong_name():
             fedrepro.compare(["FedAvg", name], progress=object())  # before anything is trained
     with pytest.raises(FedReproError, match="at least one method and one seed"):
         fedrepro.compare([])
-    wrong = {"no method None": {"method": None}, "data set 3": {"dataset": 3}}
+    wrong = {"run takes one name": {"method": None}, "data set 3": {"dataset": 3}}
     wrong |= {"give names": {"changes": "rounds=3"}, "name each": {"changes": {"optimizer": {}}}}
     for said, given in wrong.items():
         with pytest.raises(FedReproError, match=said):

@@ -1,11 +1,12 @@
 """The exception that users see: a single line that says what is wrong and what to do."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 from pydantic import ValidationError
 
-MOST = 24  # names in an error's line
+FEW, MOST = 5, 24  # names in an error's line: so few are all shown, more never
 
 
 class FedReproError(Exception):
@@ -42,11 +43,21 @@ def need(condition: object, otherwise: str) -> None:
         raise FedReproError(otherwise)
 
 
+@contextmanager
+def explained(problem: str, mend: str, *errors: type[Exception]) -> Iterator[None]:
+    """FedReproError in place of such an error inside: a problem, the error's own line, a remedy."""
+    try:
+        yield
+    except errors as error:
+        raise FedReproError(f"{problem} ({one_line(error)}); {mend}") from None
+
+
 def choices(name: str, known: Iterable[str]) -> str:
-    """The known names nearest to a mistyped one; if none is near, all of them or the first ones."""
+    """The known names nearest to a mistyped one; if none is near, or there are few names, all of
+    them or the first ones."""
     names = {one.lower(): one for one in known}
-    near = [names[key] for key in get_close_matches(str(name).lower(), names, n=3)]
-    every = list(names.values())
+    every, alike = list(names.values()), get_close_matches(str(name).lower(), names, n=3)
+    near = [names[key] for key in alike] if len(every) > FEW else []
     rest = [f"{len(every) - MOST} more"] if len(every) > MOST else []
     shown = (repr(name) if "," in name else name for name in near or every[:MOST])
     return ", ".join([*shown, *([] if near else rest)])

@@ -4,7 +4,7 @@ standard error. And trackers, which receive every round of a run and write into 
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cache
 from html import escape
 from importlib.util import find_spec
@@ -76,16 +76,16 @@ class Progress:
     that a study trains, if it is a study."""
 
     name = ""
-    todo: Mapping[str, int] = MappingProxyType({})  # the rows that are left, with their rounds
+    todo: Mapping[Any, int] = MappingProxyType({})  # the rows that are left, with their rounds
     rows = trained = _of_row = _of_run = 0
     _seconds = 0.0
 
-    def plan(self, rows: Mapping[str, int]) -> None:
+    def plan(self, rows: Mapping[Any, int]) -> None:
         """Announce the rows to train: key -> rounds."""
         self.rows += len(rows.keys() - self.todo.keys())
         self.todo = {**self.todo, **rows}
 
-    def row(self, key: str) -> None:
+    def row(self, key: Hashable) -> None:
         """A row is done: trained, read from the store, or diverged."""
         self.todo = {other: rounds for other, rounds in self.todo.items() if other != key}
         self._of_row = 0
@@ -139,7 +139,7 @@ class TerminalBar(Progress):
         self._bar.set_postfix_str(f"avg {accuracy:.2f} %", refresh=False)
         self._bar.update()
 
-    def row(self, key: str) -> None:
+    def row(self, key: Hashable) -> None:
         super().row(key)
         if self._bar is not None:
             self._bar.total = self._bar.n + self.rounds
@@ -211,7 +211,7 @@ class NotebookFigure(Progress):
         self._ended = f"{self.label}  {text}"
         self._draw(f"{self._ended}  {self.left if self.rounds else 'all trained'}")
 
-    def row(self, key: str) -> None:
+    def row(self, key: Hashable) -> None:
         super().row(key)
         if not self.todo and self._ended:  # it may have had fewer rounds than planned
             self._draw(f"{self._ended}  all trained")

@@ -276,6 +276,7 @@ def parse_protocol(raw: dict[str, Any], changes: Mapping[str, Any] | None = None
     """The protocol of a nested mapping, changed. FedReproError names the first wrong setting."""
     for key, value in (changes or {}).items():
         node, parts = raw, key.split(".")
+        one_of(parts[0], Protocol.model_fields, "protocol setting")
         for part in parts[:-1]:
             node = node.setdefault(part, {})  # a setting at its default may be absent
             if not isinstance(node, dict):

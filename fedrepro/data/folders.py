@@ -142,7 +142,8 @@ def _classes(root: Path) -> dict[str, list[str]]:
             found.setdefault(parts[0], [])
         elif pictures.is_picture(path.name):
             _need(len(parts) == 3, path, "is not in a class of a domain", f"move it: {HOW}")
-            name = normalize("NFC", parts[1])  # a Mac writes é as two characters
+            with _own(), pictures.opened(path, str(path)):
+                name = normalize("NFC", parts[1])  # a Mac writes é as two characters
             found.setdefault(parts[0], []).append(name)
         else:
             said = f"is not a picture ({', '.join(pictures.PICTURES)})"

@@ -141,15 +141,24 @@ def on_white(image: Image.Image) -> Image.Image:
 def decode_image(content: bytes, name: str, size: int, upright: bool = False) -> Images:
     """One picture file's bytes -> (C, size, size) uint8; grey files keep C = 1. upright: turned as
     its EXIF data say, and on white; never for official files."""
+    with opened(BytesIO(content), name) as image:
+        turned = on_white(ImageOps.exif_transpose(image)) if upright else image
+        return resized(turned.convert("L" if image.mode in ("L", "1") else "RGB"), size)
+
+
+@contextmanager
+def opened(file: BytesIO | Path, name: str) -> Iterator[Image.Image]:
+    """A picture of which only the header was read and checked."""
     large = f"is too large a picture, over {MAX_PIXELS // 10**6} megapixels"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(BytesIO(content), formats=FORMATS) as image:
+            with Image.open(file, formats=FORMATS) as image:
                 check(image.width * image.height <= MAX_PIXELS, name, large)
-                check(image.mode[0] not in "IF", name, "has more than 8 bits per colour (take 8)")
-                turned = on_white(ImageOps.exif_transpose(image)) if upright else image
-                return resized(turned.convert("L" if image.mode in ("L", "1") else "RGB"), size)
+                eight = image.mode[0] not in "IF"
+                check(eight, name, "has more than 8 bits per colour, save it with 8")
+                yield image
+        return
     except FedReproError:
         raise
     except Image.DecompressionBombError:

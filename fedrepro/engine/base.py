@@ -233,7 +233,8 @@ class Engine(ABC):
         with self._autocast():
             terms: Any = loss(model, batch, received)  # a user's method may return anything
             values = list(terms.values()) if isinstance(terms, Mapping) else []
-            if not values or not all(isinstance(v, Tensor) and v.numel() == 1 for v in values):
+            named = values and all(isinstance(name, str) for name in terms)
+            if not named or not all(isinstance(v, Tensor) and v.numel() == 1 for v in values):
                 name = getattr(loss, "__qualname__", "the loss")
                 wanted = 'scalar tensors by name, such as {"ce": loss}'
                 raise FedReproError(f"{name} must return {wanted}")

@@ -226,7 +226,8 @@ class Training:
     # Messages.
 
     def _download(self, client: Client) -> Message:
-        message = returned(self.method.download, self.server, client.index, sent=OWN[:1])
+        taken = (*OWN[:1], "model") if self.broadcast else OWN[:1]
+        message = returned(self.method.download, self.server, client.index, sent=taken)
         if self.broadcast:
             message["model"] = {n: self.server.model[n] for n in self.broadcast}
         return message
@@ -273,8 +274,10 @@ class Training:
     def _keep(self, client: Client, trained: Trained, view: TrainedClient) -> None:
         """Store what a client keeps after training."""
         memory = returned(self.method.remember, view) if client.memory else {}
-        lost = ", ".join(client.memory.keys() - memory)
-        need(not lost, f"{self.method.name}.remember must also return {lost}, as first_memory does")
+        sizes = {name: value.shape for name, value in memory.items()}
+        lost = ", ".join(n for n, old in client.memory.items() if sizes.get(n) != old.shape)
+        own = f"{self.method.name}.remember must also return {lost}"
+        need(not lost, f"{own}, in the shape that first_memory gave")
         client.memory = _copied(memory)
         client.kept = _copied({n: trained.state[n] for n in client.kept})
         client.optimizer = trained.optimizer

@@ -4,6 +4,7 @@ Others are added with `register` or through the entry-point group `fedrepro.meth
 import inspect
 import json
 import linecache
+import math
 import sys
 from contextlib import redirect_stdout
 from dataclasses import fields
@@ -48,7 +49,8 @@ def _check(method: Any) -> None:
     need(is_method, f"{title} is not a method; make it a subclass of Method")
     named = isinstance(vars(method).get("name"), str) and method.name
     need(named, f'{title} has no name; add name = "{title}" to the class')
-    need(not {*",;="} & {*method.name}, f"{title}.name has one of , ; = in it; leave it out")
+    bare = not {*",;="} & {*method.name} and method.name == method.name.strip()
+    need(bare, f"{title}.name has one of , ; = in it, or a space at an end; leave it out")
     cited = isinstance(getattr(method, "reference", None), str)
     need(cited, f"{title} has no reference; add the key of its paper: reference = ...")
     for field in fields(method):
@@ -56,11 +58,21 @@ def _check(method: Any) -> None:
         need("source" in field.metadata, f"{title}.{field.name} has no source; {mend}")
         hides = callable(getattr(Method, field.name, None))
         need(not hides, f"{title}.{field.name} hides a method's function; choose another name")
+        others = isinstance(field.metadata["alternatives"], list | tuple | None)
+        need(others, f"{title}.{field.name}: alternatives are a list, as in alternatives=[0.1, 1]")
         try:
             json.dumps(field.default, allow_nan=False)
         except (TypeError, ValueError):
             lacks = f"{title}.{field.name} = {field.default!r} is not a plain, finite value"
             raise FedReproError(f"{lacks}; write numbers, words, or tuples of them") from None
+    for own, function in vars(method).items():
+        if inspect.isfunction(function) and inspect.isfunction(here := getattr(Method, own, None)):
+            takes = list(inspect.signature(here).parameters)
+            try:
+                inspect.signature(function).bind(*takes)
+            except TypeError:
+                told = f"{title}.{own} must take {', '.join(takes)}; correct its parameters"
+                raise FedReproError(told) from None
     # These have no effect: the method would be another, without a word.
     order = method.__mro__
     late = ", ".join(cls.__name__ for cls in order[order.index(Method) + 1 : -1])
@@ -171,7 +183,8 @@ def create(name: str, /, **values: Any) -> Method:
 def _made(method: type[Method], values: dict[str, Any]) -> Method:
     known = {f.name: f.metadata for f in fields(method)}
     for key in values:
-        one_of(key, known, "field", f" (fields of {method.name})")
+        also = "; settings of the protocol go into changes, or --set"
+        one_of(key, known, f"field of {method.name}", also)
     try:
         made: Method = _adapter(method).validate_python(values)
     except ValidationError as error:
@@ -179,6 +192,8 @@ def _made(method: type[Method], values: dict[str, Any]) -> Method:
     for key in values:
         low, high, value = known[key]["low"], known[key]["high"], getattr(made, key)
         number = isinstance(value, int | float)
+        finite = not number or math.isfinite(value)
+        need(finite, f"{method.name} {key} = {values[key]!r}: give a finite value")
         if number and ((low is not None and value < low) or (high is not None and value > high)):
             bounds = f"at least {low}" if high is None else f"between {low} and {high}"
             raise FedReproError(f"{method.name} {key} = {values[key]!r}: give a value {bounds}")

@@ -49,6 +49,8 @@ def hyper(
     is none. later: it was added after the first recorded runs of the method, so it must not change
     their ids.
     """
+    plain = not isinstance(default, list | dict | set)
+    need(plain, f"the default {default!r} could be changed by a run; write a tuple, as in (1, 2)")
     said = {"status": status, **sides(status, source, text, code)}
     facts = {"alternatives": alternatives, "low": low, "high": high, "later": later}
     return field(default=default, metadata=said | facts)
@@ -185,6 +187,8 @@ class Method:
     bn_policy: BNPolicy = hyper("average", "base class")
 
     def __init_subclass__(cls) -> None:
+        mend = "write fields with hyper(), and server.tensors in init_server"
+        need("__init__" not in vars(cls), f"{cls.__name__}.__init__ has no effect; {mend}")
         dataclass(frozen=True)(cls)
 
     def network(self, module: FLModel) -> FLModel:
@@ -199,7 +203,7 @@ class Method:
 
     def travels(self, tensor: TensorInfo) -> bool:
         """`shares` after the BatchNorm policy; batch counters and frozen heads are never sent."""
-        if tensor.is_counter or tensor.is_fixed or not self.shares(tensor):
+        if tensor.is_counter or tensor.is_fixed or not checked(self.shares, bool, tensor):
             return False
         if tensor.is_bn and self.bn_policy == "local":
             return False
@@ -339,7 +343,7 @@ def returned(
     found, name = checked(hook, Mapping, *given), getattr(hook, "__qualname__", "a message")
     must_be_tensors(found, name, nested=sent is not None)
     own = ", ".join(found.keys() & set(sent or ()))
-    need(not own, f"{name}: {own} is a name of what a client has itself; choose another")
+    need(not own, f"{name}: {own} is a name of what a client gets anyway; choose another")
     return dict(found)
 
 

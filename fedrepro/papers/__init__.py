@@ -26,7 +26,7 @@ from fedrepro.papers.schema import Claim, Comparison, Experiment, Table, Tuning
 __all__ = [
     "COMMON", "COMPARES", "Arm", "Claim", "Comparison", "Experiment", "Paper", "Question", "Table",
     "Tuning", "default_datasets", "experiments", "known_methods", "load", "names",
-    "read_paper", "row_of",
+    "read_paper", "row_of", "written_in",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent
@@ -220,8 +220,12 @@ def known_methods(asked: Sequence[str]) -> frozenset[str]:
 def written() -> frozenset[str]:
     """The names of the package's own methods, read from its files."""
     rooms = (FOLDER.parent / room for room in ("methods", "extras"))
-    texts = (file.read_text(encoding="utf-8") for room in rooms for file in room.glob("*.py"))
-    return frozenset(name for text in texts for name in NAME.findall(text))
+    return frozenset().union(*(written_in(file) for room in rooms for file in room.glob("*.py")))
+
+
+def written_in(file: Path) -> set[str]:
+    """The names of methods in a Python file, as its text has them."""
+    return set(NAME.findall(file.read_text(encoding="utf-8", errors="replace")))
 
 
 def default_datasets(paper: Paper, experiment: str, scale: str) -> list[str]:

@@ -2,8 +2,9 @@
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from pydantic import BaseModel
@@ -43,9 +44,9 @@ class Arm:
     seed: int | None = field(default=None, repr=False)
 
     @property
-    def what(self) -> str:
+    def what(self) -> Hashable:
         """What is trained: equal for arms of several experiments that are one row."""
-        return f"{self.method} {self.fields} {self.protocol}"
+        return self.method, frozenset(self.fields.items()), str(self.protocol)
 
     def trials(self) -> "Trials":
         """Each tried value and this arm with it: for all rounds, and for a trial's rounds."""
@@ -259,10 +260,10 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         if kind in self.datasets:
             return self.datasets[kind]
         known = [one + ":PATH" * one.startswith(folders.FOLDER) for one in self.datasets]
-        raise FedReproError(
-            f"{self.short} has no protocol for data set {name!r}; "
-            f"choose from {choices(name, known)}"
-        )
+        said = f"{self.short} has no protocol for data set {name!r}; "
+        own = f"for images of your own write {folders.FOLDER}:{name}"
+        mend = own if Path(name).is_dir() else f"choose from {choices(name, known)}"
+        raise FedReproError(said + mend)
 
     def _settings(self, base: str, dataset: str, scale: str) -> Settings:
         """The paper's own settings, as changed by the data set, then by the scale."""
@@ -282,6 +283,7 @@ def row_of(label: str) -> tuple[str, dict[str, Any]]:
     if found is None:
         return label, {}
     told = f"{label}: cannot read {found[2]}; write METHOD (field=value, field=value)"
+    told += ", each field once, and quotes around a text with spaces"
     try:
         call: Any = ast.parse(f"f{found[2]}", mode="eval").body
         values = ((one.arg, one.value) for one in call.keywords)

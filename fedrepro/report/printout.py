@@ -7,9 +7,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedrepro import papers
 from fedrepro.federated import metrics
-from fedrepro.papers import COMPARES
+from fedrepro.papers import COMPARES, Paper
 from fedrepro.quantities.base import Study, wide
 from fedrepro.report import text
 from fedrepro.report.claims import Answer
@@ -70,13 +69,13 @@ def over_seeds(folder: Path, notebooks: Sequence[Path]) -> list[tuple[str, ...]]
     return lines
 
 
-def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Every printed cell of every paper as a line of `build_table` for each data set and scale with
+def published_cells(folders: Sequence[Path], of: Sequence[Paper]) -> list[dict[str, Any]]:
+    """Every printed cell of some papers as a line of `build_table` for each data set and scale with
     runs in the executed notebooks of the folders."""
     every = (pair for folder in folders for pair in collect(folder))
     found = Results(pair for pair in every if not pair[0].changes)
     rows: list[dict[str, Any]] = []
-    for paper in map(papers.load, papers.names()):
+    for paper in of:
         own = found.where(paper=paper)
         for table in paper.tables:
             shown = (e.id for e in paper.experiments if e.table == table.id)
