@@ -238,7 +238,7 @@ def traffic(frame: pd.DataFrame) -> Picture:
 def beside(table: pd.DataFrame) -> Picture:
     """A figure of a frame of `verdicts.build_table`, of one data set and scale: one panel per
     column, methods downwards, the printed mean and deviation above ours."""
-    section = Section(table.to_dict("records"), table.scale.iloc[0])
+    section = Section(table, table.scale.iloc[0])
     methods, units = section.methods, {section.unit(column) for column in section.columns}
     figure, axes = shared.panels(len(section.columns), 0.85 + 0.27 * len(methods), 0.9, sharey=True)
     for ax, column in zip(axes.flat, section.columns, strict=False):

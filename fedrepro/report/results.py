@@ -85,8 +85,7 @@ class Kept(Study):
         labels = {spec.label for spec in self.paper.arm_specs(experiment)}
         rows = [*(row[1:] for row in self.scraps["runs"]), *self.scraps["diverged"]]
         ran = dict.fromkeys(label for name, label, *_ in rows if name == experiment)
-        more = [label for label in ran if label not in labels]
-        also = [label for label in more if _creatable(label)]
+        also = [label for label in ran if label not in labels and _creatable(label)]
         return self.paper.arms(experiment, self.dataset, self.scale, also)
 
     def _ended(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:

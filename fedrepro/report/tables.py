@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape, unescape
 from itertools import product
-from operator import itemgetter
 from string import ascii_lowercase
 from typing import Any
 
@@ -15,6 +14,7 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from fedrepro import papers
+from fedrepro.papers import Paper
 from fedrepro.quantities.base import get
 from fedrepro.report.text import aligned
 from fedrepro.report.verdicts import build_table, order
@@ -190,43 +190,37 @@ class Section:
     belongs to these data. filed: the authors' files have some. ranked: its rows have an order.
     """
 
-    def __init__(self, rows: list[dict[str, Any]], scale: str) -> None:
-        self.table, self.dataset, self.scale = rows[0]["table"], rows[0]["dataset"], scale
-        paper = papers.load(rows[0]["paper"])
+    def __init__(self, rows: pd.DataFrame, scale: str) -> None:
+        first = rows.iloc[0]
+        self.table, self.dataset, self.scale = first.table, first.dataset, scale
+        paper = papers.load(first.paper)
         table = paper.table(self.table)
-        kinds = [get(e.kind) for e in paper.experiments if e.table == self.table]
-        held = dict.fromkeys(row["column"] for row in rows)
-        names = [*table.columns, *held]
-        ran = {row["column"] for row in rows if row["seeds"]}
-        columns = sorted(
-            held, key=lambda c: (bool(ran) and c not in ran, c == "avg", names.index(c))
-        )
-        printed = {row["column"] for row in rows if pd.notna(row["published"])}
+        ran, printed = (set(rows.column[has]) for has in (rows.seeds > 0, rows.published.notna()))
+        columns = sorted({*rows.column}, key=[*table.columns, *rows.column].index)
+        columns.sort(key=lambda c: (bool(ran) and c not in ran, c == "avg"))
         if "avg" in ran - printed and len(ran) == 2:  # of one column
             columns.remove("avg")
         # Other domains or measures than the paper's: its own columns would be empty.
         foreign = bool(ran - printed - {"avg"})
         self.columns = [c for c in columns if c in ran or not foreign]
         if foreign:  # an average over other domains is another number
-            rows = [row | {"published": None, "published_std": None} for row in rows]
-        self.cells = {(r["method"], r["column"]): r for r in rows if r["column"] in self.columns}
-        names = [*table.rows, *(row["method"] for row in rows)]
-        self.methods = sorted({method for method, _ in self.cells}, key=names.index)
+            rows = rows.assign(published=None, published_std=None)
+        rows = rows[rows.column.isin(self.columns)]
+        self.methods = sorted({*rows.method}, key=[*table.rows, *rows.method].index)
         self.head = head_of(self.methods)
-        self.standins = {row["column"] for row in rows if row["standin"]}
-        self.bare = all(pd.isna(cell["published"]) for cell in self.cells.values())
-        self.filed = not self.bare and any(pd.notna(c["authors"]) for c in self.cells.values())
+        self.standins = set(rows.column[rows.standin])
+        self.bare = bool(rows.published.isna().all())
+        self.filed = not self.bare and bool(rows.authors.notna().any())
         self.statement = STATEMENTS.get(scale, "printed numbers only")
         self.notes = []
         if left_out := ", ".join(c for c in columns if c not in self.columns):
             self.notes.append(f"The paper prints other columns, left out: {left_out}.")
-        of_methods = not any(kind.of_one_set for kind in kinds)
-        self.ranked = scale == "reduced" and not self.bare and of_methods
+        self.ranked = scale == "reduced" and not self.bare and not _of_one_set(paper, self.table)
+        lines = rows.to_dict("records")
         if self.ranked:
             self.notes.append("Ranks (1 is best) count the methods with both numbers.")
-            for row in order(pd.DataFrame(self.cells.values())).to_dict("records"):
-                ranks = {key: row[key] for key in ("rank_published", "rank_ours", "tau")}
-                self.cells[row["method"], row["column"]] |= ranks
+            lines += order(rows).to_dict("records")  # those that have ranks, in place of the first
+        self.cells = {(line["method"], line["column"]): line for line in lines}
         if self.filed:
             self.notes.append(FILED_NOTE)
 
@@ -358,22 +352,22 @@ def _cell(cell: Mapping[str, Any] | None, caveats: Marks, links: Links) -> dict[
 def sections(frame: pd.DataFrame) -> list[Section]:
     """One section per (data set, scale) with runs, each with the printed cells it did not run; one
     with only printed cells if there is none."""
-    rows: list[dict[str, Any]] = frame.to_dict("records")
-    paper, table = papers.load(rows[0]["paper"]), rows[0]["table"]
+    paper, table = papers.load(frame.paper.iloc[0]), frame.table.iloc[0]
     printed = build_table(paper, table, [])
     printed = printed[printed.published.notna() & printed.column.isin(frame.column)]
-    one_set = any(get(e.kind).of_one_set for e in paper.experiments if e.table == table)
-    place, cell = itemgetter("dataset", "scale"), itemgetter("method", "column")
-    ran, found = [row for row in rows if row["seeds"]], []
-    for here in dict.fromkeys(map(place, ran)):
-        own = [row for row in ran if place(row) == here]
-        had = set(map(cell, ran if one_set else own))
-        mine, every = ({row["column"] for row in some} for some in (own, ran))
+    ran, found, cell = frame[frame.seeds > 0], [], ["method", "column"]
+    for (_, scale), own in ran.groupby(["dataset", "scale"], sort=False):
+        had = (ran if _of_one_set(paper, table) else own).set_index(cell).index
+        mine, every = {*own.column}, {*ran.column}
         others = every - mine if mine & {*printed.column} else set()  # of other data sets
-        unrun = printed[~printed.column.isin(others)].to_dict("records")
-        unrun = [row for row in unrun if cell(row) not in had]
-        found.append(Section(own + unrun, here[1]))
-    return found or [Section(rows, "")]
+        left = ~printed.column.isin(others) & ~printed.set_index(cell).index.isin(had)
+        found.append(Section(pd.concat([own, printed[left]]), scale))
+    return found or [Section(frame, "")]
+
+
+def _of_one_set(paper: Paper, table: str) -> bool:
+    """Whether each row of a table is of one data set."""
+    return any(get(e.kind).of_one_set for e in paper.experiments if e.table == table)
 
 
 def beside_table(table: pd.DataFrame, caption: str = "", links: Links | None = None) -> Html:
