@@ -272,11 +272,12 @@ def chosen(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html
     """Each row's learning rate and own constant, and its trials' validation accuracy in percent."""
     rows: dict[str, dict[str, object]] = {}
     for label, tries in _tried(found, experiment, dataset).items():
-        rate, _, best = metrics.best_value(tries).partition(", ")
+        best = metrics.best_value(tries)
         edge = f" ({word})" if (word := _edge(tries)) else ""
-        rows[label] = {"chosen": rate + edge, **{n: round(tries[n], 1) for n in _rates(tries)}}
+        rows[label] = {"chosen": best.partition(", ")[0] + edge}
+        rows[label] |= {rate: round(tries[rate], 1) for rate in _rates(tries)}
         if own := _constants(tries):
-            constant = _plain(best) or "the paper's"
+            constant = own[best].partition(": ")[0] if best in own else "the paper's"
             rows[label] |= {OWN: "; ".join(own.values()), "chosen constant": constant}
     if not rows:
         return nothing()
@@ -308,8 +309,11 @@ def _rates(tries: Mapping[str, float]) -> list[str]:
 
 def _constants(tries: Mapping[str, float]) -> dict[str, str]:
     """The trials of an own constant, each as a text: ``mu 10: 61.2``."""
-    own = {name: name.partition(", ")[2] for name in tries if ", " in name}
-    return {name: f"{_plain(text)}: {tries[name]:.1f}" for name, text in own.items()}
+    found = {}
+    for name in (name for name in tries if ", " in name):  # in their order
+        constant, _, value = name.partition(", ")[2].rpartition(" ")
+        found[name] = f"{constant} {float(value):g}: {tries[name]:.1f}"
+    return found
 
 
 def _edge(tries: Mapping[str, float]) -> str:
@@ -333,12 +337,6 @@ def edges(found: Results) -> Html:
     said = f"{len(on_edge)} of {len(every)} choices are the smallest or largest rate tried"
     said += f"; {forced} of these had only two rates, so that no other was possible" * bool(forced)
     return Html(f"<p>{said}.</p>", said)
-
-
-def _plain(constant: str) -> str:
-    """``mu 10.0`` as ``mu 10``."""
-    name, _, value = constant.rpartition(" ")
-    return f"{name} {float(value):g}" if name else ""
 
 
 def figure(found: Results, experiment: str, dataset: str) -> Picture:
