@@ -247,8 +247,12 @@ def needed(
     """The commands that train the rows of a test, and their hours of one core, of the estimated
     operations at the speed of recorded runs of the same scale. dataset: empty for the first of the
     experiment. known: runs of the paper."""
-    spec = paper.experiment(test.experiment)
-    rows = {name: _rows(paper, test, name) for name in (test.experiment, test.against) if name}
+    spec, named = paper.experiment(test.experiment), {test.better, *test.than}
+    whole = test.than == "all" or test.above is not None  # else the test names its rows
+    rows = {
+        name: [one.label for one in paper.arm_specs(name) if whole or named & {one.label, one.row}]
+        for name in filter(None, (test.experiment, test.against))
+    }
     dataset, costs = dataset or test.dataset or spec.datasets[0], []
     for scale in scales:
         every = [(arm, rows[name]) for name in rows for arm in paper.arms(name, dataset, scale)]
@@ -264,13 +268,6 @@ def needed(
     )
     said += f" --dataset {dataset} --seeds 0-{SEEDS - 1} {' or '.join(costs)}"
     return said + f"; {spec.reason}" * bool(spec.reason)
-
-
-def _rows(paper: Paper, test: Comparison, name: str) -> list[str]:
-    """The labels of an experiment's rows that a test compares: all, unless it names them."""
-    every, named = paper.arm_specs(name), {test.better, *test.than}
-    whole = test.than == "all" or test.above is not None
-    return [spec.label for spec in every if whole or named & {spec.label, spec.row}]
 
 
 def _size(arms: Sequence[Arm], known: Sequence[Record]) -> float | None:

@@ -69,11 +69,11 @@ def build_table(
     named = next((e.datasets for e in paper.experiments if e.table == table), ("",))
     of = {paper.column(table, name): name for name in named}  # a column may be of one data set
     missing = [
-        _Cell(_printed(paper, table, *place), (of.get(place[1], named[0]), None, *place), ())
+        _Cell(paper, table, (of.get(place[1], named[0]), None, *place), ())
         for place in product(printed.rows, printed.columns)
         if place not in covered
     ]
-    _judge(paper, table, cells + missing)
+    _judge(paper.rule, cells + missing)
     lines = [vars(cell) | cell.printed for cell in shown + missing]
     return pd.DataFrame(lines, columns=list(COLUMNS))
 
@@ -90,8 +90,9 @@ class _Cell:
     one per seed. reached: the values there are. name: our column's. parts: as `cells` gives them,
     by row. refused: why it has no verdict. one_image: what one image moves it by."""
 
-    def __init__(self, printed: dict[str, Any], place: Place, rows: Sequence[Row]) -> None:
-        self.printed, self.row = printed, place[:3]
+    def __init__(self, paper: Paper, table: str, place: Place, rows: Sequence[Row]) -> None:
+        self.paper, self.table, self.row = paper, paper.table(table), place[:3]
+        self.printed = _printed(paper, table, *place[2:])
         self.dataset, self.scale, self.method, self.column = place
         values = [row["value"] for row in rows if row["value"] is not None]
         self.reached = [value for value in values if not math.isnan(value)]
@@ -119,12 +120,6 @@ class _Cell:
         self.low: float | None = None
         self.high: float | None = None
 
-    @property
-    def equal(self) -> bool:
-        """Whether our number is the printed one to its last digit."""
-        room = 0.5 * 10.0 ** -self.printed["decimals"] + ROUNDING
-        return self.difference is not None and abs(self.difference) <= room
-
 
 def _collect(paper: Paper, table: str, rows: Iterable[Row]) -> list[_Cell]:
     """Our cells. With a stand-in column, the row's average is a stand-in too, and the others are
@@ -134,10 +129,7 @@ def _collect(paper: Paper, table: str, rows: Iterable[Row]) -> list[_Cell]:
         column = paper.column(table, one["column"]) or one["column"]
         place = one["dataset"], one["scale"], one["method"], column
         given[place][one["seed"]] = one  # the last one, where a run was repeated
-    found = [
-        _Cell(_printed(paper, table, *place[2:]), place, [*seeds.values()])
-        for place, seeds in given.items()
-    ]
+    found = [_Cell(paper, table, place, [*seeds.values()]) for place, seeds in given.items()]
     for row in {cell.row for cell in found}:
         cells = [cell for cell in found if cell.row == row]
         beside = any(cell.standin for cell in cells)
@@ -175,11 +167,11 @@ def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, An
     return found
 
 
-def _judge(paper: Paper, table: str, cells: Sequence[_Cell]) -> None:
-    """Give every cell its difference, its verdict and the reason."""
-    noise, tests = Noise(paper.rule), defaultdict(list)
+def _judge(rule: str, cells: Sequence[_Cell]) -> None:
+    """Give every cell its difference, its verdict and the reason. rule: the score rule."""
+    noise, tests = Noise(rule), defaultdict(list)
     for cell in cells:
-        published, both = cell.printed["published"], _compared(paper, table, cells, cell, noise)
+        published, both = cell.printed["published"], _compared(cells, cell, noise)
         if both is not None:
             cell.low, cell.high = both.between()
         if cell.ours is not None and published is not None and cell.scale != "smoke":
@@ -200,25 +192,24 @@ def _judge(paper: Paper, table: str, cells: Sequence[_Cell]) -> None:
             cell.verdict, cell.why = both.word(float(p))
 
 
-def _compared(
-    paper: Paper, table: str, cells: Sequence[_Cell], cell: _Cell, noise: Noise
-) -> Compared | None:
+def _compared(cells: Sequence[_Cell], cell: _Cell, noise: Noise) -> Compared | None:
     printed, known = cell.printed, TOLERANCES.get(cell.printed["unit"], 0.0)
     if printed["published"] is None or not cell.valid or cell.scale == "smoke" or cell.counted:
         return None
-    usable = "std_usable" not in paper.reporting or paper.reporting["std_usable"].value
+    reporting = cell.paper.reporting
+    usable = "std_usable" not in reporting or reporting["std_usable"].value
     return compared(
         printed["published"],
         printed["published_std"] if usable else None,
-        paper.table(table).trials or paper.reporting["trials"].value,
+        cell.table.trials or reporting["trials"].value,
         cell.reached,
         pooled=_pooled(cells, cell),
-        images=_drawn(paper, table, cell, noise) if known and cell.parts else 0.0,
+        images=_drawn(cell, noise) if known and cell.parts else 0.0,
         tolerance=max(known, cell.one_image) if known else 0.0,
     )
 
 
-def _drawn(paper: Paper, table: str, cell: _Cell, noise: Noise) -> float:
+def _drawn(cell: _Cell, noise: Noise) -> float:
     """Variance over draws of test images, of our runs' mean and of the printed number together, in
     its unit; none where both test the same images. Of a gain by the delta method; how the paper's
     two accuracies are paired is not printed, and ours stands for it."""
@@ -232,7 +223,7 @@ def _drawn(paper: Paper, table: str, cell: _Cell, noise: Noise) -> float:
     images, whole = tested_images(rows[0][0]), weights[0]
     theirs = 0.0
     for domain, part in parts(rows[0][0], cell.name).items():
-        column = paper.table(table).values(paper.column(table, domain) or domain)
+        column = cell.table.values(cell.paper.column(cell.table.id, domain) or domain)
         share = column.get(cell.method, cell.printed["published"]) / whole
         theirs += part**2 * binomial(share, images[domain])
     return ours + whole**2 * theirs
@@ -267,7 +258,8 @@ def _settled(cell: _Cell) -> tuple[Word, str] | None:
     if refused := next(filter(reasons.get, reasons), ""):
         return "no verdict", refused
     if cell.counted and cell.valid:
-        if cell.equal:
+        room = 0.5 * 10.0 ** -cell.printed["decimals"] + ROUNDING
+        if cell.difference is not None and abs(cell.difference) <= room:
             return "counted equal", "the printed number to its last digit"
         return "counted unequal", "not the printed number"
     return None

@@ -335,12 +335,14 @@ def embedding(found: Results, dataset: str, *by: Any) -> Any:
         if study.paper.experiment(name).kind == "features"
     )
     name, results = next((pair for pair in drawn if pair[1]), ("", []))
-    frames, pictures = [one.record.points.assign(label=one.label) for one in results], []
-    if name and (said := undecided(found.where(dataset=dataset), name)):
+    if not results:
+        return nothing()
+    if said := undecided(found.where(dataset=dataset), name):
         show([Html(said, "rows that decide nothing")])
-    for key in by if frames else ():
-        pictures.append(images.embedding(pd.concat(frames, ignore_index=True), by=key))
-        pictures[-1].caption = f"{dataset_name(dataset)}. {pictures[-1].caption}"
+    points = [one.record.points.assign(label=one.label) for one in results]
+    pictures = [images.embedding(pd.concat(points, ignore_index=True), by=key) for key in by]
+    for one in pictures:
+        one.caption = f"{dataset_name(dataset)}. {one.caption}"
     return _last(pictures)
 
 
