@@ -32,15 +32,15 @@ def test_methods_compared_are_rows_with_intervals(tmp_path, capsys):
 
 def test_a_federation_and_a_wrong_name():
     federation = fedrepro.federation("minidigits")
-    assert len({client.domain for client in federation.clients}) == 4
     assert repr(federation).startswith("<Federation minidigits: 4 clients with 160 images")
     named, read = "no method or row of Common protocol 'FedBm'", "cannot read .mu=.1.;"
     wrong = {"FedBm": named, "FedProx (m=1)": "no field 'm'", "FedProx (mu=[1)": read}
     for name, said in wrong.items():
         with pytest.raises(FedReproError, match=said):
             fedrepro.compare(["FedAvg", name], progress=object())  # before anything is trained
-    with pytest.raises(FedReproError, match="at least one method and one seed"):
-        fedrepro.compare([])
+    for named, seeds, said in (([], [0], "at least one method"), ("FedAvg", "0-2", "as in seeds=")):
+        with pytest.raises(FedReproError, match=said):
+            fedrepro.compare(named, seeds=seeds)
     wrong = {"run takes one name": {"method": None}, "data set 3": {"dataset": 3}}
     wrong |= {"give names": {"changes": "rounds=3"}, "name each": {"changes": {"optimizer": {}}}}
     for said, given in wrong.items():

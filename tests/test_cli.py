@@ -23,8 +23,7 @@ def listed(*words: str) -> list[dict[str, Any]]:
 
 
 def test_help_and_version():
-    lines = call().stdout.splitlines()  # without a word: the commands
-    shown = {line.split()[0] for line in lines if line.startswith("  ")}
+    shown = {line.split()[0] for line in call().stdout.splitlines() if line.startswith("  ")}
     assert set(COMMANDS.split()) <= shown
     assert call("--version").stdout == f"fedrepro {fedrepro.__version__}\n"
 
@@ -47,7 +46,7 @@ WRONG = (  # what is typed wrong, and what the one line names
         ("--dataset minidigits --dataset office9", "office10"),
         ("--scale paper --dataset office10 --set rounds=3", "reduced"), ("--methods ,", "commas"),
         ("figure-2c --methods FedBN", "has no row for FedBN"), ("--methods FedAvgg", "FedAvg"),
-        ("--dataset cifar10", "name one"),
+        ("--dataset cifar10", "name one"), ("--set round=3", "choose from rounds"),
     )),
     ("sweep nopaper", "adcol"), *((f"sweep adcol {words}", named) for words, named in (
         ("--experiment table-99", "table-1"), ("--scale huge", "smoke"), ("--device tpu", "cpu"),
@@ -97,8 +96,8 @@ def test_methods_and_experiments():
     keys = ["paper", "id", "dataset", "caption", "state", "reason"]
     assert all(list(row) == keys for row in rows)
     assert {row["paper"] for row in rows} == set(papers.names())
-    own = [row for row in rows if row["paper"] == "adcol"]
-    assert call("experiments", "--paper", "adcol").stdout.count("\n") == len(own) + 1
+    own = sum(row["paper"] == "adcol" for row in rows) + 1
+    assert call("experiments", "--paper", "adcol").stdout.count("\n") == own
 
 
 def test_verdicts_list_every_printed_cell_once(tmp_path):

@@ -183,8 +183,8 @@ def create(name: str, /, **values: Any) -> Method:
 def _made(method: type[Method], values: dict[str, Any]) -> Method:
     known = {f.name: f.metadata for f in fields(method)}
     for key in values:
-        also = "; settings of the protocol go into changes, or --set"
-        one_of(key, known, f"field of {method.name}", also)
+        also = f" (fields of {method.name}); a protocol setting goes into changes, or --set"
+        one_of(key, known, "field", also)
     try:
         made: Method = _adapter(method).validate_python(values)
     except ValidationError as error:

@@ -140,7 +140,8 @@ class Question:
         what = f"method or row of {self.paper.short}"
         for label in (one for one in self.only or () if one not in self.paper.labels):
             method, given = row_of(label)
-            one_of(method, sorted(known, key=str.lower), what, OWN_METHOD)
+            mend = "; write METHOD (field=value)" if {*"(="} & {*method} else OWN_METHOD
+            one_of(method, sorted(known, key=str.lower), what, mend)
             if given:
                 from fedrepro import methods
 

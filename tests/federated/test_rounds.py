@@ -83,7 +83,7 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
     noisy = lambda model, batch, _: {"ce": F.dropout(model(batch.x).logits).mean()}  # noqa: E731
     for hook, wrong, said in (
         ("upload", lambda _: None, "must return a dict, not NoneType"),
-        ("upload", lambda _: own, "memory is a name of what a client has itself"),
+        ("upload", lambda _: own, "memory is a name of what a client gets anyway"),
         ("download", lambda *_: {"own": 3}, "own must be a tensor, not int"),
         ("weights", lambda *_: [1.0], "weights must return one weight per client"),
         ("weights", lambda _, counts: counts, "weights must have the sum 1, not 43"),
@@ -137,7 +137,7 @@ def test_a_method_may_change_its_clients_memory_in_place():
     run = start(method=Counts(), sizes=(12, 12))
     run.run(Silent())
     assert [int(client.memory["rounds"]) for client in run.clients] == [run.round] * 2
-    object.__setattr__(run.method, "remember", lambda _: {})
+    object.__setattr__(run.method, "remember", lambda _: {"rounds": torch.zeros(9)})
     with pytest.raises(FedReproError, match="remember must also return rounds"):
         run.one_round()
 

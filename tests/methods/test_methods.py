@@ -161,6 +161,7 @@ NAMED = {"name": "Made", "reference": "nobody"}
         (made(**NAMED, clientloss=lambda *_: 0), "Made.clientloss has no effect; write client_l"),
         (made(**NAMED, local_loss=lambda *_: 0), "Made.local_loss has no effect, and nothing else"),
         (made(name="A, B", reference="nobody"), "Made.name has one of , ; = in it"),
+        (made(**NAMED, client_loss=lambda self, model: 0), "take self, model, batch, received"),
         (made(**NAMED, average=False), "Made.average has no effect; write averages"),
         (made(**NAMED, bn_policy="local"), "Made.bn_policy without a type has no effect"),
         (made(**NAMED, __annotations__={"shares": float}, shares=hyper(1.0, "x")), "shares hides"),

@@ -149,6 +149,7 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path):
         *(("1 / 0", "ZeroDivision"), ("raise SystemExit", "SystemExit"), ("x = 1", "no method")),
         (f"{own}(f.Method, dict): name = reference = 'M'", "dict after Method has no effect"),
         (f"{own}(f.Method): name = reference = 'M'; remember = print", "without first_memory"),
+        (f"{own}(f.Method): __init__ = lambda self: None", "__init__ has no effect"),
         (f"{twice}class Mine(fedrepro.Method): ...", "remove @dataclass"),
     ):
         with pytest.raises(FedReproError, match=said):
@@ -166,6 +167,7 @@ def test_a_fault_in_a_method_names_its_function_and_line(tmp_path):
     for text, said in (
         ("    def upload(self, client): return {}['x']", "KeyError in upload, line 4 of"),
         ("    def init_server(self, server): server.seen = 1", "keep tensors in server.tensors"),
+        ("    def shares(self, tensor): self.averages", "shares must return a bool, not NoneType"),
     ):
         (tmp_path / "mine.py").write_text(start + text)
         words = ["--load", "mine.py", "--methods", "Mine", "--runs", "runs"]
