@@ -31,8 +31,7 @@ def test_methods_compared_are_rows_with_intervals(tmp_path, capsys):
 
 
 def test_a_federation_and_a_wrong_name():
-    federation = fedrepro.federation("minidigits")
-    assert repr(federation).startswith("<Federation minidigits: 4 clients with 160 images")
+    assert "minidigits: 4 clients with 160 images" in repr(fedrepro.federation("minidigits"))
     named, read = "no method or row of Common protocol 'FedBm'", "cannot read .mu=.1.;"
     wrong = {"FedBm": named, "FedProx (m=1)": "no field 'm'", "FedProx (mu=[1)": read}
     for name, said in wrong.items():
