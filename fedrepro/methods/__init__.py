@@ -34,6 +34,7 @@ def register(method: type[Method]) -> type[Method]:
     does not meet the requirements of `Method`, a default is wrong, or its name is taken."""
     _discover()
     _check(method)
+    _check_effects(method)
     held = _registry.get(method.name, method)
     place = f"{held.__module__}.{held.__qualname__}"
     taken = f"method name {method.name!r} is taken by {place}; choose another"
@@ -73,8 +74,11 @@ def _check(method: Any) -> None:
             except TypeError:
                 told = f"{title}.{own} must take {', '.join(takes)}; correct its parameters"
                 raise FedReproError(told) from None
-    # These have no effect: the method would be another, without a word.
-    order = method.__mro__
+
+
+def _check_effects(method: type[Method]) -> None:
+    """What is written without effect is refused: the method would be another, without a word."""
+    title, order = method.__name__, method.__mro__
     late = ", ".join(cls.__name__ for cls in order[order.index(Method) + 1 : -1])
     need(not late, f"{title}: {late} after Method has no effect; write it before Method")
     alone = method.remember is not Method.remember and method.first_memory is Method.first_memory

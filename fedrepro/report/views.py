@@ -376,8 +376,7 @@ def picture(found: Results, dataset: str, name: str) -> Any:
 
 def counts(found: Results, dataset: str) -> pd.DataFrame | Html:
     """Images by domain, split and class."""
-    runs = found.where(dataset=dataset).runs()
-    if not runs:
+    if not (runs := found.where(dataset=dataset).runs()):
         return nothing()
     *_, result = min(runs, key=lambda run: run[0].scale == "paper")
     frame, rows = pd.DataFrame(result.record.data["counts"]), ["domain", "split"]
