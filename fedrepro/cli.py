@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Collection, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,8 @@ from fedrepro.report import text
 
 if TYPE_CHECKING:
     from fedrepro.sweep import Job
+
+_papers = partial(tqdm, unit="paper", leave=False, disable=None)  # seen in a terminal
 
 
 class OneLine(TyperGroup):
@@ -347,7 +350,7 @@ def verdicts(
     own = [notebooks.resolve()] if notebooks else []
     own = [at / "notebooks" if (at / "notebooks").is_dir() else at for at in own]  # of runs, too
     places = own or [RECORDS / "notebooks", RUNS / "notebooks"]
-    rows = published_cells(places, wanted)
+    rows = published_cells(places, _papers(wanted))
     typer.echo(text.as_json(rows, text.CELL_KEYS) if as_json else cell_lines(rows))
 
 
@@ -361,7 +364,7 @@ def claims(paper: OnlyPaper = None, as_json: Json = False) -> None:
     from fedrepro.report.claims import of_recorded  # torch comes with it
     from fedrepro.report.printout import claim_lines
 
-    answers = [answer for name in names for answer in of_recorded(name)]
+    answers = [answer for name in _papers(names) for answer in of_recorded(name)]
     shown = text.as_json([a.row() for a in answers]) if as_json else claim_lines(answers)
     typer.echo(shown, nl=as_json)
 

@@ -16,7 +16,7 @@ from fedrepro.base.files import CHECKOUT
 from fedrepro.papers import Paper
 from fedrepro.report import figures, views
 from fedrepro.report.claims import Answer, Part, Word, of_recorded
-from fedrepro.report.comparison import LEVEL
+from fedrepro.report.comparison import LEVEL, Difference
 from fedrepro.report.leaderboard import in_short
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results, recorded
@@ -68,7 +68,7 @@ def at_scale_paper() -> Html:
     it least there. What is only counted is left out."""
     rows = {}
     for paper, one in every():
-        own = [p if p.scale == "paper" else p.larger for p in one.parts]
+        own = [p if p.scale == "paper" else p.beside for p in one.parts]
         for part in leads([p for p in own if p and not all(d.exact for d in p.differences)]):
             printed, ours, _ = _words(paper, one, part)
             seeds = f"{part.weakest.runs}: " * (len(part.weakest.gaps) > 1)
@@ -101,13 +101,13 @@ def shown(name: str) -> Html:
 def _brief(paper: Paper, one: Answer) -> Iterator[str]:
     """Of each data set, the lead that supports the claim least; then what was not run."""
     for part in leads(one.parts):
-        printed, ours, larger = _words(paper, one, part)
+        printed, ours, beside = _words(paper, one, part)
         said = f"{dataset_name(part.dataset)}, {part.scale}: {ours}"
         outside = ", outside our interval" * bool(part.outside)
         said += f"; printed {printed}{outside}" * bool(printed)
         if (rest := part.weakest.rest) is not None:
             said += "; without the stand-in " + f"{rest:+.1f}".replace("-", MINUS)
-        said += f"; {larger}" * bool(larger)
+        said += f"; {beside}" * bool(beside)
         yield f"{badge(part.verdict)} " * bool(one.parts[1:]) + escape(said)
     if lacking := dict.fromkeys(part.place for part in one.parts if not part.differences):
         yield escape(f"not run: {', '.join(lacking)}")
@@ -218,14 +218,14 @@ def _in_points(part: Part) -> Part:
         scaled = {name: by * value for name, value in known.items() if value is not None}
         scaled |= {name: by**2 * getattr(one, name) for name in ("spread", "images")}
         differences.append(replace(one, gaps=by * one.gaps, **scaled))
-    larger = part.larger and _in_points(part.larger)
-    return replace(part, differences=tuple(differences), larger=larger)
+    beside = part.beside and _in_points(part.beside)
+    return replace(part, differences=tuple(differences), beside=beside)
 
 
 def _words(paper: Paper, one: Answer, part: Part) -> tuple[str, str, str]:
-    """The printed lead, ours, and ours at a larger scale: ``+1.6``, ``+0.5 [-1.1, +2.1] over
+    """The printed lead, ours, and ours at the other scale: ``+1.6``, ``+0.5 [-1.1, +2.1] over
     FedBN``, ``scale paper, 2 seeds: -4.3 over FedBN``; or the values."""
-    test, least, larger, unit = part.test, part.weakest, part.larger, ""
+    test, least, other, unit = part.test, part.weakest, part.beside, ""
     if not least.whole and (table := paper.experiment(test.experiment).table):
         named = str(test.by) if test.kind else paper.table(table).unit
         unit = UNITS.get(named, f" {named}")
@@ -243,11 +243,12 @@ def _words(paper: Paper, one: Answer, part: Part) -> tuple[str, str, str]:
         near = bool(lead) and not float(f"{lead:{form}}")  # -0.03 is no -0.0
         return f"{lead:{form.replace('.1', '.2') if near else form}}".replace("-", MINUS)
 
-    several = len({other.test.better for other in one.parts}) > 1
-    ours = f"{test.better}: " * several + value(least.mean)
-    if least.interval is not None:
-        ours += " [{}, {}]".format(*map(value, least.interval[::sign]))
-    ours += over + least.other
+    def lead(found: Difference, between: bool = True) -> str:
+        both = ", ".join(map(value, found.interval[::sign] if found.interval and between else ()))
+        return f"{value(found.mean)}{f' [{both}]' * bool(both)}{over}{found.other}"
+
+    several = len({part.test.better for part in one.parts}) > 1
+    ours = f"{test.better}: " * several + lead(least)
     if least.margin and test.above is None:
         ours += f"; has to be above {value(least.margin)}"
     ours += "; one seed" * (len(least.gaps) == 1 and not least.exact)
@@ -256,13 +257,13 @@ def _words(paper: Paper, one: Answer, part: Part) -> tuple[str, str, str]:
     lists["one seed"] = tuple(part.single) if len(least.gaps) > 1 else ()
     ours += "".join(f"; {others}{why}" for why, rows in lists.items() if rows)
     ours += "; other rows: not run" * bool(part.lacking)
-    paper_scale = ""
-    if larger is not None:
-        run = larger.weakest
-        paper_scale = f"scale {larger.scale}, {run.runs}: {value(run.mean)}{over}{run.other}"
+    beside = ""
+    if other and (other.scale == "paper" or other.ready):
+        run = other.weakest
+        beside = f"scale {other.scale}, {run.runs}: {lead(run, other.ready)}"
         if run.printed is not None and run.other != least.other:
-            paper_scale += f", where {value(run.printed)} is printed"
-    return "" if least.printed is None else value(least.printed) + unit, ours, paper_scale
+            beside += f", where {value(run.printed)} is printed"
+    return "" if least.printed is None else value(least.printed) + unit, ours, beside
 
 
 def every() -> list[tuple[Paper, Answer]]:

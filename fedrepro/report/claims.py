@@ -34,9 +34,9 @@ class Part:
     """One test of a claim on one data set. differences: none where nothing was run. lacking: rows
     that were not. rising, past, lost: rows that are not flat yet, have earlier settings, or have no
     number for some seed. hours: of one core, for one seed of its rows; NaN where a row ran on
-    GPUs alone. needed: the missing runs, and their cost. larger: the same test at a larger scale
-    with one seed or lacking rows, which is no answer. reverse: the least p of a difference below
-    its margin, after Holm's correction."""
+    GPUs alone. needed: the missing runs, and their cost. beside: the same test at the other scale,
+    which does not answer: a larger one with one seed or lacking rows, or a smaller one. reverse:
+    the least p of a difference below its margin, after Holm's correction."""
 
     test: Comparison
     dataset: str = ""
@@ -47,7 +47,7 @@ class Part:
     lost: tuple[str, ...] = ()
     hours: float = 0.0
     needed: str = "runs"
-    larger: "Part | None" = None
+    beside: "Part | None" = None
     lacking: tuple[str, ...] = ()
     verdict: Word = "open"
     reverse: float = 1.0
@@ -133,10 +133,11 @@ class Part:
         said += "".join(f"; {why}: {', '.join(rows)}" for why, rows in lists.items() if rows)
         if len(one.gaps) == 1:
             said += "; one seed is no answer" if one.interval else "; one seed has no interval"
-        if self.larger is not None:
-            without = " without " * bool(self.larger.lacking) + ", ".join(self.larger.lacking)
-            said += f"; at scale {self.larger.scale}, {self.larger.weakest.runs}{without}: "
-            said += f"{self._lead(self.larger.weakest)} with the spread of these runs"
+        if (other := self.beside) and (other.scale == "paper" or other.ready):
+            without = " without " * bool(other.lacking) + ", ".join(other.lacking)
+            said += f"; at scale {other.scale}, {other.weakest.runs}{without}: "
+            said += self._lead(other.weakest)
+            said += " with the spread of these runs" * (other.scale == "paper")
         return said
 
     @property
@@ -312,7 +313,7 @@ def answers(
     for claim in paper.claims:
         parts = [part for test in claim.tests for part in _compared(paper, test, cells)]
         _estimate(parts, images)
-        for part in parts:
+        for part in [one for own in parts for one in (own, own.beside) if one]:
             others = dict.fromkeys([*(one.other for one in part.differences), *part.lacking])
             rows = part.rows(*others) if others else []
             better = part.test.experiment, part.dataset, part.scale, part.test.better
@@ -346,15 +347,16 @@ def _judge(parts: Sequence[Part]) -> None:
 
 def _estimate(parts: Sequence[Part], images: Images) -> None:
     """Give a claim's differences their errors. The spread over seeds is that of all in one column,
-    on a data set at a scale, also for one seed of a larger scale."""
+    on a data set at a scale; a larger scale beside an answer has the spread of the answer's."""
     pools: dict[tuple[object, ...], list[pd.Series]] = defaultdict(list)
-    for part in parts:
-        for one in part.differences:
-            pools[part.dataset, part.scale, one.column].append(one.gaps)
+    every = [(own, part) for part in parts for own in (part, part.beside) if own]
+    scales = [(own, part.scale if own.scale == "paper" else own.scale) for own, part in every]
+    for own, scale in scales:
+        for one in own.differences if own.scale == scale else ():
+            pools[own.dataset, scale, one.column].append(one.gaps)
 
     def known(part: Part, one: Difference, scale: str) -> Difference:
-        every = pools[part.dataset, scale, one.column]
-        pool = [gaps for gaps in every if len(gaps) > 1]  # one seed has no spread
+        pool = [gaps for gaps in pools[part.dataset, scale, one.column] if len(gaps) > 1]
         freedom = comparison.pooled_freedom([len(gaps) for gaps in pool])
         if one.exact or not freedom:
             return one
@@ -367,14 +369,13 @@ def _estimate(parts: Sequence[Part], images: Images) -> None:
         sizes: dict[str, Any] = {"spread": spread, "pairs": len(pool), "images": drawn}
         return replace(one, error=error, freedom=both, **sizes)
 
-    for part in parts:
-        for own in filter(None, (part, part.larger)):
-            own.differences = tuple(known(own, one, part.scale) for one in own.differences)
+    for own, scale in scales:
+        own.differences = tuple(known(own, one, scale) for one in own.differences)
 
 
 def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]:
     """A test on each data set of the paper, at the largest scale that has all its rows with two
-    seeds or more, else at the largest that has all, else the largest that has some. A larger one
+    seeds or more, else at the largest that has all, else the largest that has some. The other
     stands beside it."""
     rows = cells[cells.table.isin([test.experiment, test.against])]
     found, others = [], comparison.others_of(paper, test)
@@ -392,6 +393,6 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
         if ran:
             whole = [one for one in ran if not one.lacking] or ran
             part = next((one for one in whole if one.ready), whole[0])
-            part.larger = ran[0] if part is not ran[0] else None
+            part.beside = next((one for one in ran if one is not part), None)
             found.append(part)
     return found or [Part(test)]

@@ -69,7 +69,7 @@ def over_seeds(folder: Path, notebooks: Sequence[Path]) -> list[tuple[str, ...]]
     return lines
 
 
-def published_cells(folders: Sequence[Path], of: Sequence[Paper]) -> list[dict[str, Any]]:
+def published_cells(folders: Sequence[Path], of: Iterable[Paper]) -> list[dict[str, Any]]:
     """Every printed cell of some papers as a line of `build_table` for each data set and scale with
     runs in the executed notebooks of the folders."""
     every = (pair for folder in folders for pair in collect(folder))

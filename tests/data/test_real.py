@@ -65,8 +65,7 @@ def test_digits(real_data, name):
 @pytest.mark.parametrize("name", [*DATASETS["office10"], *DATASETS["pacs"]])
 def test_folder_sets_have_the_published_counts_and_parts(real_data, name):
     domain, source = load(name, 32, real_data)
-    collection = collection_of(name)
-    assert tuple(np.bincount(domain.labels)) == collection.domains[name].counts
+    assert tuple(np.bincount(domain.labels)) == collection_of(name).domains[name].counts
     assert any("128-pixel" in clause for clause in domain.deviations) == (source == "128-pixel tar")
     if name in PARTS and (domain.part >= 0).any():
         assert tuple(np.bincount(domain.part)[[0, 2]]) == PARTS[name]

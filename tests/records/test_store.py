@@ -280,8 +280,7 @@ def test_the_list_itself(record):
     assert len(files) == 6
     for how in damages(record.folder / "done"):
         with pytest.raises(FedReproError, match="delete its folder and run again"):
-            again = Record(record.folder)
-            assert [again.read(file) for file in files]
+            assert [Record(record.folder).read(file) for file in files]
             pytest.fail(how)
 
 

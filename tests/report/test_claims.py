@@ -157,6 +157,8 @@ def test_curves_that_still_rise_answer_nothing_at_reduced():
         return _answer(cells, SOLO, gains=gains)
 
     assert rising(reduced, 0.5).verdict == rising(_cells(values), 1.5).verdict == "holds"
+    both = (rising(pd.concat([_cells(values), reduced]), gain).parts[0] for gain in (0.5, 1.5))
+    assert ["; at scale reduced, 3 seeds: " in part.result for part in both] == [True, False]
     answer = rising(reduced, 1.5)
     row, (why,) = answer.row(), answer.row()["evidence"]
     assert f"can detect a lead of {row['least_seen']:.3g} or more (80 % power)" in why
@@ -276,7 +278,7 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> None:
     office = part("office10", -0.02)
     (other,) = (larger := part("office10", -0.01)).differences
     other = replace(other, other="MOON", printed=0.015)
-    office.larger = replace(larger, differences=(other,))
+    office.beside = replace(larger, differences=(other,))
     found = [
         Answer("mpft", ROUND, (part("pacs", 0.05), office)),
         Answer("mpft", COST, (part("pacs", 126, 0, COST),)),
@@ -293,7 +295,7 @@ def test_a_main_claim_is_one_row_of_its_least_support():
     assert rows[8:10] == [
         '| <a href="here#mpft-one-round">open</a> | MPFT | one round is better than many '
         "rounds of averaging | reduced | Office-Caltech-10 |  | −2.0 [−4.8, +0.8] over FedAvg; "
-        "scale reduced, 3 seeds: −1.0 over MOON, where +1.5 is printed |",
+        "scale reduced, 3 seeds: −1.0 [−3.8, +1.8] over MOON, where +1.5 is printed |",
         f'| <a href="here#mpft-cost">open</a> | MPFT | {COST.main} | reduced, counted '
         "| PACS |  | 126.0 MB less than FedAvg |",
     ]
