@@ -261,7 +261,7 @@ def _extremes(values: pd.Series, what: str) -> str:
 def live_curves(rows: pd.DataFrame, ylabel: str, printed: Printed) -> Spec:
     """As `figures.curves` draws them, from the same rows."""
     if printed:
-        rows["printed"] = rows.label.map(printed)
+        rows = rows.assign(printed=rows.label.map(printed))
     labels = [str(label) for label in rows.label.unique()]
     told = _told(*rows.columns.drop(["low", "high"]), low="lowest seed", high="highest seed")
     up, (line, fill) = _number("mean", title=ylabel, scale={"zero": False}), _styled(labels)
