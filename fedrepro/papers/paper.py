@@ -129,10 +129,10 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
             return [self.experiment(name)]
         return [e for e in self.experiments if e.state == "runs" and scale not in e.named_only]
 
-    def column(self, table: str, domain: str) -> str | None:
-        """The printed column of a domain (or ``avg``), None if it is not printed."""
-        names = domain, *self.columns.get(domain, ())
-        return next((name for name in names if name in self.table(table).columns), None)
+    def column(self, table: str | None, domain: str) -> str:
+        """The printed column of a domain (or ``avg``); its own name if none is printed."""
+        names, printed = self.columns.get(domain, ()), self.table(table).columns if table else ()
+        return next((name for name in (domain, *names) if name in printed), domain)
 
     def protocol(
         self, dataset: str, scale: str = "paper", experiment: str | None = None

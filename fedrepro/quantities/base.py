@@ -80,8 +80,8 @@ class Asked:
         return self.paper.table(self.experiment.table or self.experiment.id)
 
     @property
-    def column(self) -> str | None:
-        """The printed column of the data set, None if there is none."""
+    def column(self) -> str:
+        """The printed column of the data set; its own name if none is printed."""
         return self.paper.column(self.table.id, self.dataset)
 
     def unit(self, name: str) -> float:

@@ -120,7 +120,7 @@ def seconds(asked: Asked) -> Values:
     reference = asked.experiment.relative_to
     base = spent.get(reference) if reference else 1.0
     first, *others = asked.table.columns
-    column = asked.column or (asked.dataset if others else first)
+    column = asked.column if others else first
     for label, value in spent.items():
         known = base and (not reference or devices[label] == devices[reference])
         yield label, column, value / base if known else None
@@ -133,7 +133,7 @@ def communication(asked: Asked) -> Values:
         sent = metrics.traffic(result.record.curve)
         best = metrics.best_round(result.record.curve)
         size = float(sent.loc[:best].to_numpy().sum()) if sent.size else 0.0
-        yield result.label, asked.column or asked.dataset, size / asked.unit("megabyte")
+        yield result.label, asked.column, size / asked.unit("megabyte")
 
 
 @quantity("transfers", counted=True)
@@ -148,7 +148,7 @@ def transfers(asked: Asked) -> Values:
         spec = asked.paper.protocol(dataset, asked.protocol.scale).data
         data = asked.protocol.data.model_copy(update={"encoder": None})
         federation = federation_of(data, asked.root) if read else one_each(spec)
-        column = asked.paper.column(asked.table.id, dataset) or dataset
+        column = asked.paper.column(asked.table.id, dataset)
         for arm in asked.paper.arms(table, dataset):
             by_images = arm.fields.get("prototypes") in ("cluster", "random")
             if arm.alternative or (by_images and not read):

@@ -158,8 +158,7 @@ def _part(name: str, part: Part) -> Iterator[str]:
     for experiment, row in dict.fromkeys([(part.test.experiment, part.test.better), *rows]):
         table = paper.experiment(experiment).table
         column = "avg" if part.test.kind else part.weakest.column
-        shown = paper.column(table, column) if table else None
-        cell = part.dataset, part.scale, row, shown or column
+        cell = part.dataset, part.scale, row, paper.column(table, column)
         if runs := recorded(name).links(experiment).get(cell):
             yield f'<a href="{runs}">runs of {escape(row)}{_on(part.dataset)}</a>'
 

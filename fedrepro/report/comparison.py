@@ -186,7 +186,7 @@ def printed_lead(paper: Paper, test: Comparison, other: str, column: str) -> flo
     values = []
     for name, row in ((test.experiment, test.better), (test.against or test.experiment, other)):
         table = paper.experiment(name).table
-        known = paper.table(table).values(paper.column(table, column) or column) if table else {}
+        known = paper.table(table).values(paper.column(table, column)) if table else {}
         values.append(known.get(row))
     ours, theirs = values[0], values[1] if test.above is None else test.above
     if ours is None or theirs is None:

@@ -248,8 +248,7 @@ class Results:
                 method, column = row["method"], row["column"]
                 own = runs_of(results, method, column)
                 own = own or [r for r in results if row["value"] is not None]
-                shown = self.paper.column(table, column) if table else None
-                key = study.dataset, study.scale, method, shown or column
+                key = study.dataset, study.scale, method, self.paper.column(table, column)
                 behind[key] += [r.record.run_id for r in own]
         return {cell: run_link(*dict.fromkeys(runs)) for cell, runs in behind.items() if runs}
 

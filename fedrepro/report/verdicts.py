@@ -126,7 +126,7 @@ def _collect(paper: Paper, table: str, rows: Iterable[Row]) -> list[_Cell]:
     marked; with a subset or a column that the paper does not print, the average has no verdict."""
     given: dict[Place, dict[int, Row]] = defaultdict(dict)
     for one in rows:
-        column = paper.column(table, one["column"]) or one["column"]
+        column = paper.column(table, one["column"])
         place = one["dataset"], one["scale"], one["method"], column
         given[place][one["seed"]] = one  # the last one, where a run was repeated
     found = [_Cell(paper, table, place, [*seeds.values()]) for place, seeds in given.items()]
@@ -223,7 +223,7 @@ def _drawn(cell: _Cell, noise: Noise) -> float:
     images, whole = tested_images(rows[0][0]), weights[0]
     theirs = 0.0
     for domain, part in parts(rows[0][0], cell.name).items():
-        column = cell.table.values(cell.paper.column(cell.table.id, domain) or domain)
+        column = cell.table.values(cell.paper.column(cell.table.id, domain))
         share = column.get(cell.method, cell.printed["published"]) / whole
         theirs += part**2 * binomial(share, images[domain])
     return ours + whole**2 * theirs
