@@ -117,7 +117,8 @@ def linked_table(
     places = {c: decimals(frame[c]) for c in frame}
     cells = {c: [text(row, c, value) for row, value in frame[c].items()] for c in frame}
     shown = pd.DataFrame(cells, frame.index.map(escape))  # below one row of heads, to sort by
-    shown = shown.rename_axis(index=None, columns=frame.columns.name)
+    head = escape(str(frame.columns.name or "")) or None
+    shown = shown.rename(columns=escape).rename_axis(index=None, columns=head)
     return Html(styled(shown, "dataframe linked", label, escape(caption)), label)
 
 

@@ -73,7 +73,7 @@ def table(found: Results, experiment: str) -> Html:
     caption = f"{paper.short}, {experiment}: {spec.caption}"
     rows = verdicts.beside(found, experiment)
     shown = markup.beside_table(rows, caption, found.links(experiment))
-    first = "".join(f'<span id="{name}"></span>' for name in anchors(found, experiment))
+    first = "".join(f'<span id="{escape(name)}"></span>' for name in anchors(found, experiment))
     if not found.cells(experiment):
         printed = markup.folded(f"{PRINTED} ({caption})", shown.html)
         return Html(first + nothing().html + printed, NOTHING)
@@ -356,7 +356,7 @@ def confusions(found: Results, *experiments: str) -> Any:
         lost = dict.fromkeys(one.label for *_, one in runs if one.label not in set(rows.method))
         said = f": no predictions are recorded for {'; '.join(lost)}" * bool(lost)
         name = f"{experiment} on {dataset_name(dataset)}, scale {here.studies[0][0].scale}"
-        shown.append(Html(f"<p><strong>{name}</strong>{escape(said)}.</p>", name))
+        shown.append(Html(f"<p><strong>{escape(name)}</strong>{escape(said)}.</p>", name))
         if len(rows):
             rows = images.in_order(rows, found.paper.short)
             shown.append(_drawn(found, experiment, dataset, rows, images.confusion))
