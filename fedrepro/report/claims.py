@@ -120,7 +120,8 @@ class Part:
             said += f", p {one.p:.2g}"
         if self.verdict != "open" and (alone := one.by_itself):
             said += ", with its own spread alone [{:.3g}, {:.3g}]".format(*alone.between())
-            p = alone.reverse if self.verdict == "contradicted" else alone.p
+            holm = self.reverse / (one.reverse or 1.0)  # the factor of the correction
+            p = holm * alone.reverse if self.verdict == "contradicted" else alone.p
             said += ", which would leave it open" * (p >= LEVEL)
         if one.printed is not None:
             said += f", printed {one.printed:+.3g}{', outside' * bool(self.outside)}"

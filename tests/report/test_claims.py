@@ -194,8 +194,7 @@ def test_less_may_be_better_and_a_threshold_stands_for_a_row():
 
 @pytest.mark.parametrize(("value", "word"), [(10.6, "holds"), (20.0, "contradicted")])
 def test_what_is_counted_needs_no_second_seed(value, word):
-    where = {"experiment": "prose-cost", "better": "share", "by": "value"}
-    test = Comparison(**where, above=15, lower=True, paper_only=True)
+    test = Comparison(experiment="prose-cost", better="share", by="value", above=15, lower=True)
     cells = _cells({"share": [value]}, "prose-cost").assign(column="value")
     answer = _answer(cells, test, paper=papers.load("fedpall"))
     assert answer.answer == f"{word}, counted" and answer.row()["interval"] is None
@@ -210,9 +209,10 @@ def test_a_value_below_a_bound_has_its_interval_from_low_to_high():
 
 
 def test_an_answer_that_rests_on_the_pooled_spread_says_so():
-    cells = _cells({"ADCOL": [5.0] * 3, "SOLO": [3.0, 4.0, 5.0], "FedBN": [1.0, 1.0, 1.1]})
-    (part,) = _answer(cells, _than("SOLO", "FedBN")).parts
-    assert part.verdict == "holds" and part.result.count("which would leave it open") == 1
+    for word, solo in (("holds", [3.0, 4.0, 5.0]), ("contradicted", [6.1, 7.1, 8.1])):
+        cells = _cells({"ADCOL": [5.0] * 3, "SOLO": solo, "FedBN": [1.0, 1.0, 1.1]})
+        (part,) = _answer(cells, _than("SOLO", "FedBN")).parts
+        assert part.verdict == word and part.result.count("which would leave it open") == 1
 
 
 @pytest.mark.parametrize("paper", papers.names())
