@@ -109,8 +109,8 @@ def _brief(paper: Paper, one: Answer) -> Iterator[str]:
             said += "; without the stand-in " + f"{rest:+.1f}".replace("-", MINUS)
         said += f"; {beside}" * bool(beside)
         yield f"{badge(part.verdict)} " * bool(one.parts[1:]) + escape(said)
-    if lacking := dict.fromkeys(part.place for part in one.parts if not part.differences):
-        yield escape(f"not run: {', '.join(lacking)}")
+    if lacking := dict.fromkeys(part.result for part in one.parts if not part.differences):
+        yield escape("; ".join(lacking))
     if not one.parts:
         yield escape(one.claim.untested)
 
