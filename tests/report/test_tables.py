@@ -260,7 +260,7 @@ def test_text_code_and_runs_stand_side_by_side():
 
 def test_rows_that_train_in_another_way_are_listed():
     listed = own_training("fedapc", "office10").loc["table-1-office10"]
-    assert listed.rounds.tolist() == ["100", "150", "240"]
+    assert listed.rounds.tolist() == ["100", "150", "480"]
     assert set(listed["local epochs"]) == {"10"}
     assert listed.rows.tolist() == ["FedAvg, MOON", "FedProto", "FedAPC"]
     assert own_training("i2pfl", "digits4").empty
