@@ -170,11 +170,11 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
 def radar(cells: Sequence[dict[str, Any]] | pd.DataFrame) -> Picture:
     """Variants as closed lines around a centre: one spoke per domain, the mean over seeds. The
     spokes begin at the whole ten below the lowest value, so that lengths are no proportions. cells:
-    from `Study.cells` or `wide`, in percent. FedReproError below three domains."""
+    from `Study.cells` or `wide`, in percent. `by_domain` draws the cells of two domains."""
     table = cells if isinstance(cells, pd.DataFrame) else wide(cells)
     table = table.drop(columns="avg", errors="ignore")
-    if table.shape[1] < 3:
-        raise FedReproError(f"a radar chart needs three domains, not {table.shape[1]}; draw bars")
+    if table.shape[1] < 3 and not isinstance(cells, pd.DataFrame):
+        return by_domain(cells)
     angles = np.linspace(0, 2 * np.pi, table.shape[1], endpoint=False)
     figure, ax = shared.single(4.4 + 0.2 * len(table) / 2, subplot_kw={"projection": "polar"})
     styles = shared.looks(table.index).values()
