@@ -43,7 +43,7 @@ def grid(asked: Asked) -> Values:
 def each_target(asked: Asked) -> Values:
     """Arms whose method has a target share one row: each in the column of its target's domain, and
     their mean if every domain has been a target. Other arms have their own row."""
-    turns: dict[str, dict[str, float]] = {}
+    turns: dict[str, dict[str, tuple[float, Record]]] = {}
     domains: list[str] = []
     for result in asked.results:
         scores, home = asked.scores(result), target(result.record)
@@ -51,11 +51,13 @@ def each_target(asked: Asked) -> Values:
             yield from ((result.label, column, value) for column, value in scores.items())
             continue
         domains = result.record.data["domains"]
-        turns.setdefault(result.arm.row, {})[home] = scores[home]
+        turns.setdefault(result.arm.row, {})[home] = scores[home], result.record
     for row, found in turns.items():
-        yield from ((row, domain, found[domain]) for domain in domains if domain in found)
+        parts = {domain: [(100.0, found[domain][1])] for domain in domains if domain in found}
+        yield from ((row, one, found[one][0], {"parts": parts[one]}) for one in parts)
         if len(found) == len(domains):
-            yield row, "avg", sum(found.values()) / len(found)
+            mean = sum(value for value, _ in found.values()) / len(found)
+            yield row, "avg", mean, {"parts": [*chain.from_iterable(parts.values())]}
 
 
 @quantity("differences", per_arm=False, of_one_set=True)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedrepro.federated.metrics import ROUNDING
 from fedrepro.papers import Paper
-from fedrepro.quantities.accuracy import Noise, binomial, parts
+from fedrepro.quantities.accuracy import Noise, binomial, parts, target
 from fedrepro.quantities.base import tested_images
 from fedrepro.records import Record
 from fedrepro.report.comparison import Compared, Word, compared
@@ -215,6 +215,8 @@ def _drawn(cell: _Cell, noise: Noise) -> float:
     two accuracies are paired is not printed, and ours stands for it."""
     rows = [[run for _, run in part] for part in cell.parts]
     weights = [fmean(weight for weight, _ in part) for part in cell.parts]
+    if target(rows[0][0]) is not None:  # a mean over runs that count for one domain each
+        rows, weights = [[run for row in rows for run in row]], weights[:1]
     if rows[0][0].protocol.data.same_tests:
         return 0.0
     ours = noise.variance(rows, cell.name, weights)

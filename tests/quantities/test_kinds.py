@@ -32,11 +32,11 @@ def result(label: str, rows: list[tuple[Any, ...]], arm: Any = None, **data: Any
     domains = list(dict.fromkeys(row[3] for row in rows if row[3]))
     facts = {"domains": domains, "standins": [], "subsets": [], "deviations": {}, **data}
     facts.setdefault("clients", [{"name": f"of {name}", "domain": name} for name in domains])
+    facts.setdefault("counts", [{"split": "test", "domain": d, "images": 9} for d in domains])
     curve = pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
     arm = {"row": "", "column": None, "alternative": False, "fields": {}, **(arm or {})}
-    run = SimpleNamespace(
-        curve=curve, data=facts, config={"method": arm}, environment={"device": ""}
-    )
+    more = {"config": {"method": arm}, "environment": {"device": ""}}
+    run = SimpleNamespace(curve=curve, data=facts, **more)
     return SimpleNamespace(label=label, record=run, arm=SimpleNamespace(**arm), clients=2, past=0)
 
 
@@ -61,8 +61,7 @@ def test_grid_puts_each_mean_in_its_place_and_keeps_that_of_a_diverged_arm():
     places = {("ADCOL", "rate 0.1"): 35.0, ("ADCOL", "rate 1"): 80.0}
     assert values(ADCOL, "table-8", low, high) == places
     assert values(ADCOL, "table-18", last("FedBN", 10.0, 20.0)) == {("FedBN", "accuracy"): 15.0}
-    end = Diverged("no number", seed=2, round=7)
-    kept, lost = found(ADCOL, "table-8", low, lost=[(high.arm, end)])
+    kept, lost = found(ADCOL, "table-8", low, lost=[(high.arm, Diverged("", seed=2, round=7))])
     assert (lost["method"], lost["column"], lost["value"]) == ("ADCOL", "rate 1", None)
     assert lost["caveats"] == ["seed 2 diverged in round 7"] and lost.keys() == kept.keys()
 
@@ -97,11 +96,12 @@ def test_each_target_fills_its_own_column():
     def fada(target: int, *accuracies: float) -> Any:
         return last(f"FADA {target}", *accuracies, row="FADA", fields={"target": target})
 
-    solo = last("SOLO", 10.0, 20.0, fields={})
-    runs = [solo, fada(0, 30.0, 99.0), fada(1, 99.0, 50.0)]
+    runs = [last("SOLO", 10.0, 20.0, fields={}), fada(0, 30.0, 99.0), fada(1, 99.0, 50.0)]
     places = {("SOLO", "d0"): 10.0, ("SOLO", "d1"): 20.0, ("SOLO", "avg"): 15.0}
     places |= {("FADA", "d0"): 30.0, ("FADA", "d1"): 50.0, ("FADA", "avg"): 40.0}
-    assert values(ADCOL, "table-21", *runs) == places
+    asked = Asked(ADCOL, ADCOL.experiment("table-21"), ADCOL.protocol("digits5", "paper"), runs)
+    behind = {(r["method"], r["column"]): [id(run) for _, run in r["parts"]] for r in cells(asked)}
+    assert behind["FADA", "avg"] == [id(one.record) for one in runs[1:]]
     # The last client, named twice, is one column; without all targets there is no mean.
     assert values(ADCOL, "table-21", *runs, fada(-1, 99.0, 50.0)) == places
     assert values(ADCOL, "table-21", fada(-1, 99.0, 50.0)) == {("FADA", "d1"): 50.0}
