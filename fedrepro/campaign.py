@@ -259,8 +259,8 @@ def train(
                 worker = SpawnProcess(target=_main, args=(run, runs, root))
                 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # a worker gets no Ctrl-C
                 worker.start()
+                busy[worker] = run  # before a waiting Ctrl-C is raised, which stops it
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-                busy[worker] = run
             time.sleep(0.1)
             for child in [child for child in busy if not child.is_alive()]:
                 failed += _ended(busy.pop(child), runs, child.exitcode, say)

@@ -86,9 +86,7 @@ def test_to_the_end_with_the_ids_of_a_sweep_and_then_all_is_done(tmp_path):
 
 
 def test_a_method_of_ones_own_is_a_row(tmp_path):
-    code = (
-        "from fedrepro.methods.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    name = 'Mine'\n"
-    )
+    code = "from fedrepro.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    name = 'Mine'\n"
     (own := tmp_path / "my_method.py").write_text(code)
     write(tmp_path, {**SMOKE, "methods": ["Mine", "SOLO"]})
     line = ["-m", "fedrepro.cli", *words(tmp_path, "--load", str(own), "--jobs", "1")]
@@ -135,10 +133,14 @@ def test_a_killed_worker_is_named(tmp_path):
     assert "failed: adcol table-1 minidigits smoke, FedAvg, seed 0: its process ended" in said
 
 
-def test_it_stops_when_the_minutes_are_over(tmp_path):
+def test_it_stops_when_the_minutes_are_over_or_as_a_worker_starts(tmp_path, monkeypatch):
     write(tmp_path, ENDLESS)
     stopped = call(tmp_path, "--minutes", "0.05")
     assert stopped.exit_code == 0 and "the minutes are over" in stopped.output
+    begin = campaign.SpawnProcess.start
+    interrupted = lambda worker: [begin(worker), os.kill(os.getpid(), signal.SIGINT)]  # noqa: E731
+    monkeypatch.setattr(campaign.SpawnProcess, "start", interrupted)
+    assert call(tmp_path).exit_code == 130 and not campaign.multiprocessing.active_children()
 
 
 def test_what_diverges_or_lacks_data_is_one_line_and_the_rest_goes_on(tmp_path):

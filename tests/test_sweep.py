@@ -79,8 +79,7 @@ def test_failures_are_kept_and_resume_redoes_only_them(notebooks, run, tmp_path,
     """Seed 0 is fine, 1 raises, 2's kernel dies, 3 ends before its last cell."""
     facts = "import os\nglue('facts', [seed, methods, runs_dir, os.environ['OMP_NUM_THREADS']])"
     bad = (
-        "import os, sys\n"
-        "if seed == 1: raise ValueError('no such luck')\n"
+        "import os, sys\nif seed == 1: raise ValueError('no such luck')\n"
         "if seed == 2: os._exit(9)\n"
         "assert seed != 3 or 'reached'"
     )
@@ -136,8 +135,7 @@ def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(number, tmp_path, not
         "import os, time\nfrom pathlib import Path\n"
         f"mark = Path({str(mark)!r})\n"
         "if seed == 1 and not mark.exists():\n"
-        "    mark.write_text(str(os.getpid()))\n"
-        "    time.sleep(120)"
+        "    mark.write_text(str(os.getpid()))\n    time.sleep(120)"
     )
     write_notebook(notebooks, GLUE, wait, END)
     folder = tmp_path / "runs" / "notebooks"
