@@ -35,7 +35,7 @@ def resolve_engine(name: str) -> str:
     return ENGINES[one_of(name, ENGINES, "engine")]
 
 
-class _Spec(BaseModel, frozen=True, extra="forbid"):
+class _Spec(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Settings. Run ids hash their dump. So a setting that came after the first recorded runs, in
     ``later``, is dumped only if it differs from its default: old ids stay."""
 

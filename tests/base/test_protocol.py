@@ -38,6 +38,7 @@ def test_a_setting_that_departs_is_dumped_and_read_back(setting):
         ({"data.test_limit": {"a": 0}}, r"protocol setting data\.test_limit"),
         ({"data.encoder": "any", "data.flip": True}, "embeddings cannot be augmented"),
         ({"early_stop.patience": 3}, "early_stop has no parts"),
+        ({"optimizer.clip": math.inf}, "should be a finite number"),  # JSON has none
         ({"optimizer": {"kind": "adamw", "momentum": 0.9}}, "leave momentum at 0"),
         ({"optimizer": {"warmup": 10, "cosine": 10}}, "cosine must end after the warm-up"),
         ({"tested_at": 5, "early_stop": {"patience": 2}}, "tested_at"),  # needs a known last round
@@ -63,8 +64,7 @@ def test_streams_differ_by_every_part_of_the_key_and_never_change():
     assert len({stream_seed(*key) for key in keys}) == len(keys)
     # Old records stay re-runnable only while the key's hash is what it was.
     assert stream_seed(0, "batches", 0, 1) == 8232848184240901661
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
+    before = torch.manual_seed(5).get_state()
     with seeded_modules(1):
         torch.nn.Linear(3, 3)
     assert torch.equal(before, torch.get_rng_state())
