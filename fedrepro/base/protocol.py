@@ -278,7 +278,7 @@ def parse_protocol(raw: dict[str, Any], changes: Mapping[str, Any] | None = None
         node, parts = raw, key.split(".")
         one_of(parts[0], Protocol.model_fields, "protocol setting")
         for part in parts[:-1]:
-            node = node.setdefault(part, {})  # a setting at its default may be absent
+            node[part] = node = node.get(part) or {}  # at its default it may be absent, or null
             if not isinstance(node, dict):
                 raise FedReproError(f"protocol has no setting {key!r}; {part} has no parts")
         node[parts[-1]] = value

@@ -37,7 +37,7 @@ def test_a_setting_that_departs_is_dumped_and_read_back(setting):
         ({"data.validation": True}, r"protocol setting data\.validation.*true is not a value"),
         ({"data.test_limit": {"a": 0}}, r"protocol setting data\.test_limit"),
         ({"data.encoder": "any", "data.flip": True}, "embeddings cannot be augmented"),
-        ({"early_stop.patience": 3}, "early_stop has no parts"),
+        ({"early_stop.patience": 3, "rounds.early": 3}, "rounds has no parts"),
         ({"optimizer.clip": math.inf}, "should be a finite number"),  # JSON has none
         ({"optimizer": {"kind": "adamw", "momentum": 0.9}}, "leave momentum at 0"),
         ({"optimizer": {"warmup": 10, "cosine": 10}}, "cosine must end after the warm-up"),
