@@ -91,7 +91,9 @@ def make_partition(
     """Divide all splits' training images among clients, none twice except with ``cut_tests``.
     labels: per domain, of all its images. shared: for ``disjoint``, by domain the number of each
     image's original. FedReproError: an impossible specification."""
-    rule = spec.allocation
+    rule, share = spec.allocation, spec.validation
+    said = f"validation = {share}: a share is between 0 and 1; write a count as 3, not 3.0"
+    need(isinstance(share, int) or share < 1, said)
     if rule.disjoint and shared:
         tested = np.concatenate([numbers[splits[name].test] for name, numbers in shared.items()])
         for name, numbers in shared.items():
@@ -138,8 +140,6 @@ class _Domain:
         """The share of the training images kept for validation; none if it is a count."""
         if not isinstance(share := self.data.validation, float) or share == 0:
             return np.empty(0, dtype=np.int64)
-        said = f"validation = {share}: a share is between 0 and 1; write a count as 3, not 3.0"
-        need(0 < share < 1, said)
         seed = self.data.split_seed
         return np.sort(divide(self.name, self.split.train, self.labels, share, seed)[1])
 
@@ -282,19 +282,19 @@ def _cut(domains: list[_Domain], data: DataSpec) -> Partition:
     held: dict[str, Pieces] = {}
     tests: dict[str, Pieces] = {}
     spec, share, seed = data.allocation, data.validation, data.split_seed
-    fits = spec.rule == "table" and isinstance(share, float) and spec.per_client == "all"
-    said = "cut_tests needs rule table, a share of images for validation, and per_client all"
-    need(fits and not (spec.every_class or spec.remainder), said)
+    fits = spec.rule == "table" and spec.per_client == "all" and (share == 0 or share % 1)
+    said = "cut_tests needs rule table, per_client all, a share of images for validation or 0, and "
+    need(fits and not (spec.every_class or spec.remainder), f"{said}no every_class or remainder")
     for domain in (one for one in domains if spec.clients.get(one.name)):
         label, count = domain.labels, spec.clients[domain.name]
         both = (parts(side, label, count) for side in (domain.split.train, domain.split.test))
         for number, (train, test) in enumerate(zip(*both, strict=True), start=1):
             name = f"{domain.name}-{number}"
-            kept, away = divide(name, train, label, share, seed)
+            kept, away = divide(name, train, label, share, seed) if share else (train, train[:0])
             few = f"{domain.name} has too few images for {count} clients; give it fewer"
             need(len(test) and len(kept), few)
             clients.append(ClientShare(name, name, ((domain.name, kept),)))
-            held[name] = ((domain.name, np.sort(away)),)
+            held |= {name: ((domain.name, np.sort(away)),)} if share else {}
             tests[name] = ((domain.name, test),)
     return Partition(tuple(clients), held, tests, spec.model_dump_json())
 

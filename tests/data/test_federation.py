@@ -253,13 +253,13 @@ def test_cut_domains_have_a_client_and_a_test_set_for_every_part():
     names = ["grey-1", "grey-2", "grey-3", "colour-1", "colour-2"]
     assert list(fed.tests) == list(fed.domains) == [c.domain for c in fed.clients] == names
     assert fed.weights == {c.name: len(c.train) for c in fed.clients}
-    whole = set(identity(plain.tests["grey"]))
-    pieces = [set(identity(fed.tests[name])) for name in names[:3]]
+    pieces, whole = [{*identity(fed.tests[n])} for n in names[:3]], {*identity(plain.tests["grey"])}
     assert set.union(*pieces) == whole and len({len(p) for p in pieces}) == 1
     for client in fed.clients:
         train, held = set(identity(client.train)), set(identity(client.validation))
         assert not train & held and len(held) == math.ceil(0.2 * (len(train) + len(held)))
     whole = build(allocation={**CUT, "cut_tests": False}, **SHARES)
     assert fed.hashes["allocation"] != whole.hashes["allocation"]
-    with one_line("cut_tests needs rule table, a share"):
+    assert not build(allocation=CUT, **SHARES | {"validation": 0.0}).validations()
+    with one_line("cut_tests needs rule table, per_client all, a share .* or 0, and no every"):
         build(allocation={**CUT, "per_client": 5}, **SHARES)

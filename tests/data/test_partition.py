@@ -90,7 +90,7 @@ def test_nobodys_images_have_moved(spec, hash):
         ({"rule": "table", "clients": {"c": 3}, "every_class": True}, "not every client of c"),
         ({**TABLE, "by_class": True, "every_class": True}, "leave one of them out"),
         ({**SKEW, "remainder": True}, "assigns images itself"),
-        ({"validation": 1.5}, "a share is between 0 and 1"),
+        ({**TABLE, "cut_tests": True, "validation": 3.0}, "a share is between 0 and 1"),
     ],
 )
 def test_impossible_wishes_are_one_clear_line(spec, says):
