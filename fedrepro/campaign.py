@@ -40,6 +40,7 @@ from fedrepro.quantities.base import Study, get, study
 from fedrepro.quantities.costs import pflop, pflop_unread
 from fedrepro.records import Store, federation_of
 from fedrepro.records.packed import holds
+from fedrepro.records.store import DIVERGED
 from fedrepro.report.text import aligned
 
 FOLDER = "campaign"  # in the runs folder: the progress of each run
@@ -165,6 +166,8 @@ def status(run: Run, runs: Path) -> dict[str, Any]:
     said = NOTHING | files.read_json(path)
     if said["state"] == "done" and Store(runs).find(said["run_id"]) is None:
         return NOTHING | {"state": "waiting"}
+    if said["state"] == "diverged" and not (runs / said.get("run_id", "") / DIVERGED).exists():
+        return NOTHING | {"state": "waiting"}  # its folder was deleted, to train it again
     if said["state"] == "under way" and not _alive(*said["process"]):
         return said | {"state": "waiting"}
     return said
@@ -348,8 +351,10 @@ def _main(run: Run, runs: Path, root: Path | None) -> None:
         _work(run, runs, root, told)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Diverged as end:
+        told.say(state="diverged", reason=str(end), run_id=end.run)
     except FedReproError as error:
-        told.say(state="diverged" if isinstance(error, Diverged) else "failed", reason=str(error))
+        told.say(state="failed", reason=str(error))
     except Exception as error:
         traceback.print_exc()
         place = f"see {runs / FOLDER / run.key}.log"

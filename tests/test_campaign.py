@@ -156,6 +156,8 @@ def test_what_diverges_or_lacks_data_is_one_line_and_the_rest_goes_on(tmp_path):
     assert "1 skipped, 1 diverged, 1 done" in listed(tmp_path)
     again = call(tmp_path, "--jobs", "1", "--root", str(tmp_path / "empty"))
     assert "2 of 3 runs are done, 1 to do" in again.output  # nor is it tried again
+    shutil.rmtree(next(tmp_path.glob("runs/*/diverged.json")).parent)  # as its line says
+    assert "1 skipped, 1 waiting, 1 done" in listed(tmp_path)
 
 
 def test_a_worker_is_known_by_its_process_though_the_clock_is_set(monkeypatch):

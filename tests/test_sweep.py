@@ -132,8 +132,7 @@ def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(number, tmp_path, not
     """Seed 0 ends, seed 1 is in the middle and 2 waits when the sweep is killed or interrupted."""
     mark = tmp_path / "kernel"
     wait = (
-        "import os, time\nfrom pathlib import Path\n"
-        f"mark = Path({str(mark)!r})\n"
+        f"import os, time\nfrom pathlib import Path\nmark = Path({str(mark)!r})\n"
         "if seed == 1 and not mark.exists():\n"
         "    mark.write_text(str(os.getpid()))\n    time.sleep(120)"
     )

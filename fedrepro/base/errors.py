@@ -29,12 +29,12 @@ class Stopped(KeyboardInterrupt):
 
 
 class Diverged(FedReproError):
-    """The loss of a run is not finite in a round, counted from 1. Earlier rounds are kept."""
+    """The loss of a run is not finite in a round, counted from 1. Earlier rounds are kept.
+    run: its id, if it is in a folder of runs."""
 
-    def __init__(self, message: str, seed: int = -1, round: int = -1) -> None:
-        super().__init__(message)  # alone when unpickled: the other two are set afterwards
-        self.seed = seed
-        self.round = round
+    def __init__(self, message: str, seed: int = -1, round: int = -1, run: str = "") -> None:
+        super().__init__(message)  # alone when unpickled: the others are set afterwards
+        self.seed, self.round, self.run = seed, round, run
 
 
 def need(condition: object, otherwise: str) -> None:

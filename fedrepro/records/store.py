@@ -39,7 +39,7 @@ from fedrepro.records.record import (
     run_id,
 )
 
-DIVERGED = "diverged.json"  # in the folder of a diverged run: message, seed and round
+DIVERGED = "diverged.json"  # in the folder of a diverged run: its error
 SHARE = 20  # saves may take this fraction (1/n) of the time
 
 
@@ -273,7 +273,7 @@ def _diverged(folder: Path) -> Diverged:
     said = files.read_json(folder / DIVERGED)
     # by its name alone: notebooks keep the message, and a path is of one machine
     message = f"{said['message']} (delete the folder {folder.name} to train it again)"
-    return Diverged(message, said["seed"], said["round"])
+    return Diverged(message, said["seed"], said["round"], folder.name)
 
 
 def predicted_of(training: Training) -> dict[str, np.ndarray[Any, Any]]:

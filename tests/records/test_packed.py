@@ -51,9 +51,8 @@ def test_a_packed_run_is_found_with_all_but_its_features(tmp_path):
     assert not gap[~rounded].any()
     for one in ({"early_stop": {}}, {"early_stop": None, "data": {"encoder": "a"}}):
         whole.config["protocol"].update(one)  # then a round is chosen by its validation loss
-        gap = (
-            light(whole).value[kept := whole_curve.split == "validation"] - whole_curve.value[kept]
-        )
+        kept = whole_curve.split == "validation"
+        gap = light(whole).value[kept] - whole_curve.value[kept]
         assert len(gap) and not gap.any()
     log = whole_curve.assign(measure=whole_curve.measure.replace("term", "server"))
     rounds = [one.assign(round=n) for n in range(1, 121) for one in (whole_curve, log)]
