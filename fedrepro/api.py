@@ -13,6 +13,7 @@ from fedrepro.base.files import RUNS
 from fedrepro.base.progress import Progress, Tracker, progress as default_progress
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
+from fedrepro.methods import get as registered
 from fedrepro.methods.base import Method
 from fedrepro.quantities.base import Result, Study, study
 from fedrepro.records import Record
@@ -100,10 +101,14 @@ def run(
 
 
 def _names(methods: Iterable[str | type[Method]]) -> list[str]:
-    """Methods as names, also those given as classes."""
-    named: list[Any] = [getattr(method, "name", method) for method in methods]
+    """Methods as names, also those given as classes. A name alone would train another class."""
+    given: list[Any] = list(methods)
+    named = [getattr(method, "name", method) for method in given]
     text = all(isinstance(name, str) for name in named)
     need(text, f"methods {named!r}: run takes one name, compare a list of names")
+    for one, name in zip(given, named, strict=True):
+        own = one is name or (isinstance(one, type) and issubclass(registered(name), one))
+        need(own, f"{one!r} is not the registered method {name}; give that, or register the class")
     return named
 
 
