@@ -73,7 +73,7 @@ def divide(name: str, indices: Indices, labels: Labels, share: float, seed: int)
     try:
         first, second = train_test_split(indices, test_size=share, stratify=own, random_state=seed)
     except ValueError:
-        few = np.unique(own, return_counts=True)[1].min()
+        few = min(np.unique(own, return_counts=True)[1], default=0)
         raise FedReproError(
             f"{name} cannot be split by class: {len(own)} images, {few} of the rarest class, are "
             f"too few for a part of {share:g}; use more images, another split or share, or no "

@@ -22,10 +22,8 @@ def allocate(
     seed: int = 0, validation: float = 0, sizes: dict[str, int] = SIZES, **spec: Any
 ) -> Partition:
     # training images are the even indices, in falling order, so that order can be seen
-    splits = {
-        name: Split(name, 2 * np.arange(n)[::-1], 2 * np.arange(n) + 1, "r")
-        for name, n in sizes.items()
-    }
+    pairs = {name: 2 * np.arange(n) for name, n in sizes.items()}
+    splits = {name: Split(name, even[::-1], even + 1, "r") for name, even in pairs.items()}
     labels = {name: (np.arange(2 * n) // 2) % 5 for name, n in sizes.items()}
     said = {"split_seed": seed, "validation": validation, "allocation": spec}
     return make_partition(splits, labels, DataSpec(dataset="made", size=8, **said))
@@ -91,6 +89,7 @@ def test_nobodys_images_have_moved(spec, hash):
         ({**TABLE, "by_class": True, "every_class": True}, "leave one of them out"),
         ({**SKEW, "remainder": True}, "assigns images itself"),
         ({**TABLE, "cut_tests": True, "validation": 3.0}, "a share is between 0 and 1"),
+        ({"validation": 0.1, "sizes": {"a": 0}}, "a cannot be split by class: 0 images"),
     ],
 )
 def test_impossible_wishes_are_one_clear_line(spec, says):
