@@ -246,6 +246,8 @@ class Engine(ABC):
         """The indices of each step of a shuffled epoch: of one batch or, with lookahead, of two."""
         size, width = job.batch_size or self.protocol.batch_size, 1 + (phase.lookahead is not None)
         order = epoch_batches(len(job.samples), size, streams.order, phase.steps)
+        few = f"phase {phase.name} reads two batches in a step; {len(job.samples)} images are one"
+        need(len(order) >= width, f"{few}: give clients more images, or lower batch_size")
         return [order[i : i + width] for i in range(0, len(order) - width + 1, width)]
 
     def _batch(self, method: Method, job: Job, streams: Streams, index: Tensor) -> Batch:

@@ -91,6 +91,7 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
         ("personal_phases", lambda _: [Phase("own", 1, loss="mine")], "unknown loss 'mine'"),
         ("phases", lambda _: [Phase("idle", 1, lambda _: False)], "idle trains no parameter"),
         ("phases", lambda _: [Phase("one", 1, apart=(("x", None),))], "no tensor x to train apart"),
+        ("phases", lambda _: [Phase("a", 1, lookahead=0.1, steps=1)], "a reads two batches"),
         ("client_loss", lambda *_: {"ce": torch.zeros(())}, "depends on no trained parameter"),
         ("upload", lambda own: {"b": own.received["model"]["predictor.bias"].zero_()}, "in place"),
         ("upload", lambda own: {"y": own.labels.add_(0)}, "in place"),
