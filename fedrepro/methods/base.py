@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, ClassVar, Literal, NamedTuple, dataclass_transform, get_args, get_origin
@@ -328,7 +328,7 @@ class Method:
 def checked(hook: Callable[..., Any], kind: Any, *given: Any) -> Any:
     """What a method's function returns. FedReproError: it is not of this kind."""
     found, name = hook(*given), getattr(hook, "__qualname__", "a function of the method")
-    known = {Mapping: "a dict", Sequence: "a tuple", NoneType: "nothing"}
+    known = {Mapping: "a dict", Sequence: "a tuple", NoneType: "nothing", Iterable: "a list"}
     wanted = known.get(kind, f"a {kind.__name__}")
     got = type(found).__name__
     need(isinstance(found, kind), f"{name} must return {wanted}, not {got}; correct it")
@@ -353,9 +353,11 @@ def phases_of(
     """The phases that a method's function returns. FedReproError: one cannot be trained."""
     found = tuple(checked(hook, Sequence, *given))
     for one in found:
-        phase = isinstance(one, Phase) and isinstance(one.epochs, int)
-        lacks = f"{method.name}: a phase is Phase(name, number of epochs), not {one!r}; correct it"
-        need(phase, lacks)
+        phase = isinstance(one, Phase) and isinstance(one.epochs, int) and callable(one.trains)
+        phase = phase and (one.steps is None or (isinstance(one.steps, int) and one.steps > 0))
+        phase = phase and isinstance(one.optimizer, OptimizerSpec | None)
+        told = "Phase(name, epochs), with trains a function, optimizer an OptimizerSpec, steps >= 1"
+        need(phase, f"{method.name}: a phase is {told}, not {one!r}; correct it")
         need(hasattr(method, one.loss), f"{method.name}: a phase has an unknown loss {one.loss!r}")
         trains = one.trains is CLOSING.trains or any(
             one.trains(tensor) for tensor in layout.values() if not tensor.is_buffer
@@ -371,7 +373,7 @@ def phases_of(
 def weights_of(method: Method, protocol: Protocol, counts: Sequence[int]) -> list[float]:
     """The clients' weights. FedReproError: not one number per client with the sum 1 (any sum, if
     the protocol weights tensors)."""
-    found = [float(weight) for weight in method.weights(protocol, counts)]
+    found = [float(weight) for weight in checked(method.weights, Iterable, protocol, counts)]
     right = len(found) == len(counts)
     need(right, f"{method.name}.weights must return one weight per client")
     whole = protocol.weighting == "tensors" or math.isclose(sum(found), 1, abs_tol=1e-6)

@@ -85,11 +85,14 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
         ("upload", lambda _: None, "must return a dict, not NoneType"),
         ("upload", lambda _: own, "memory is a name of what a client gets anyway"),
         ("download", lambda *_: {"own": 3}, "own must be a tensor, not int"),
+        ("weights", lambda *_: None, "must return a list, not NoneType"),
         ("weights", lambda *_: [1.0], "weights must return one weight per client"),
         ("weights", lambda _, counts: counts, "weights must have the sum 1, not 43"),
         ("before_test", lambda *_: Phase("own", 1), "must return a tuple, not Phase"),
         ("personal_phases", lambda _: [Phase("own", 1, loss="mine")], "unknown loss 'mine'"),
         ("phases", lambda _: [Phase("idle", 1, lambda _: False)], "idle trains no parameter"),
+        ("phases", lambda _: [Phase("own", 1, "encoder")], "with trains a function"),
+        ("phases", lambda _: [Phase("own", 1, steps=0)], "steps >= 1, not Phase"),
         ("phases", lambda _: [Phase("one", 1, apart=(("x", None),))], "no tensor x to train apart"),
         ("phases", lambda _: [Phase("a", 1, lookahead=0.1, steps=1)], "a reads two batches"),
         ("client_loss", lambda *_: {"ce": torch.zeros(())}, "depends on no trained parameter"),
@@ -200,8 +203,7 @@ def test_several_clients_of_a_domain_count_as_their_mean():
     clients = first, replace(second, name="twin", domain=first.domain, validation=None)
     tests = {first.domain: given.tests[first.domain]}
     twins = replace(given, clients=clients, domains=(first.domain,), tests=tests)
-    run = start("SOLO", given=twins)
-    rows = of_tests(run.run(Silent()))
+    rows = of_tests((run := start("SOLO", given=twins)).run(Silent()))
     networks = [c.personal(run.server.model) for c in run.clients]
     values = [run.engine.evaluate(network, tests[first.domain])[0] for network in networks]
     assert rows.value.tolist() == [pytest.approx(np.mean(values))]
@@ -234,8 +236,7 @@ def test_participation_trains_a_share_and_leaves_the_rest():
     run = start("ADCOL", participation=0.34)
     before = [dict(client.kept) for client in run.clients]
     run.one_round()
-    name = next(iter(before[0]))
-    pairs = zip(before, run.clients, strict=True)
+    name, pairs = next(iter(before[0])), zip(before, run.clients, strict=True)
     assert sum(not torch.equal(b[name], c.kept[name]) for b, c in pairs) == 1
 
 
@@ -259,8 +260,7 @@ def test_the_untrained_network_is_tested_and_may_be_the_best():
     assert of_tests(curve, "loss", 0).value.tolist() == [loss for _, loss, _ in before]
     assert set(curve[curve["round"] == 0].measure) == {"accuracy", "loss"}, "nothing was sent"
     assert metrics.best_round(curve) == 0 and curve["round"].max() == 2
-    later = start("FedAvg", early_stop={"patience": 2}, **worse)
-    assert later.run(Silent())["round"].min() == 1
+    assert start("FedAvg", early_stop={"patience": 2}, **worse).run(Silent())["round"].min() == 1
 
 
 def test_tested_everywhere_is_each_clients_network_on_every_domain():
