@@ -2,6 +2,7 @@
 the commands ``fedrepro data``, which say what is here, get the rest and prepare arrays."""
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -70,9 +71,9 @@ def _folder_status(name: str) -> list[DomainStatus]:
         tree = folders.opened(folders.named(f"{folders.FOLDER}:{name.partition(':')[2]}"))
         assert tree is not None
     except FedReproError as error:
-        path = Path(name.partition(":")[2]).expanduser()
-        state: HashState = "bad" if path.exists() else "missing"
-        return [DomainStatus(name, path.is_dir(), None, "", state, None, licence, str(error))]
+        path = os.path.expanduser(name.partition(":")[2])  # unlike pathlib's, these never fail
+        state: HashState = "bad" if os.path.exists(path) else "missing"
+        return [DomainStatus(name, os.path.isdir(path), None, "", state, None, licence, str(error))]
     classes = ", ".join(tree.classes[:10]) + ", ..." * (len(tree.classes) > 10)
     images = sum(tree.counts.values())
     held = f"{len(tree.counts)} domains, {len(tree.classes)} classes ({classes}), {images:,} images"

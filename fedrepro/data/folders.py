@@ -68,7 +68,8 @@ def named(dataset: str) -> str:
     if not start.startswith(FOLDER) or place in _looked_at:
         return dataset
     need(place, f"{dataset} needs its path: write {start}:PATH; {HOW}")
-    tree = _look(Path(place).expanduser())
+    with explained(f"{place} cannot be read", f"correct the path: {HOW}", OSError, RuntimeError):
+        tree = _look(Path(place).expanduser())  # RuntimeError: ~ of an unknown user
     _looked_at[tree.name] = tree
     return f"{start}:{tree.name}"
 
@@ -125,8 +126,7 @@ def _classes(root: Path) -> dict[str, list[str]]:
     """The class of each picture in a tree, by domain. Hidden files and files next to the class
     folders are ignored; anything else is an error."""
     found: dict[str, list[str]] = {}
-    with explained(f"{root} cannot be read", HOW, OSError):
-        paths = sorted(islice(root.rglob("*"), pictures.MAX_MEMBERS + 1))
+    paths = sorted(islice(root.rglob("*"), pictures.MAX_MEMBERS + 1))
     few = len(paths) <= pictures.MAX_MEMBERS
     _need(few, root, f"holds over {pictures.MAX_MEMBERS:,} files", "take fewer")
     for path in paths:

@@ -154,9 +154,9 @@ def test_status_says_what_it_holds_or_what_is_wrong(mine):
     with one_line("needs its path: write folder:PATH"):
         study("common", "folder:")
     shutil.rmtree(mine / "photo" / "cat")
-    row, absent = status([f"folder-frozen:{mine}", f"folder:{mine / 'absent'}"])
+    row, *gone = status([f"folder-frozen:{mine}", f"folder:{mine / 'absent'}", "folder:~nobody1/x"])
     assert row.hash == "bad" and "photo has no picture of cat; every" in row.note
-    assert absent.hash == "missing" and not absent.present and "does not exist" in absent.note
+    assert all(r.hash == "missing" and not r.present and "correct the path" in r.note for r in gone)
 
 
 def test_a_papers_methods_run_on_it_under_the_papers_own_training(mine, tmp_path):
