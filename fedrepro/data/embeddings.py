@@ -140,7 +140,8 @@ def embed_domain(
     """The domain with `Embeddings` of the images `rows` instead of images, from the cache or
     computed now; the cache keeps all that were computed. The hash is then of images and encoder."""
     hash = hash_of(arrays.hash, encoder.hash, EMBEDDING_VERSION)
-    path = cache_path(f"{arrays.name[:60]}-{encoder.name}", encoder.size, hash)
+    own = arrays.name.encode()[:60].decode(errors="ignore")  # a file's name has 255 bytes
+    path = cache_path(f"{own}-{encoder.name}", encoder.size, hash)
     empty = {"rows": np.empty(0, np.int64), "embeddings": np.empty((0, encoder.size), np.float32)}
     found = Embeddings(**(open_arrays(path) or empty))
     if len(np.setdiff1d(rows, found.rows)):
