@@ -80,8 +80,6 @@ def load_domain(name: str, size: int, root: Root = None) -> DomainArrays:
     FedReproError: an unknown name, a missing, truncated or changed file, a data root that is not a
     folder, or a cache that cannot be written."""
     one_of(name, DOMAINS, "domain")
-    said = f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ..."
-    need(1 <= size <= MAX_SIZE, said)
     if name in GENERATED:
         draw = generator()
         more: dict[str, Any] = {"classes": manifest.DIGITS}
@@ -111,6 +109,8 @@ def _prepared(
     name: str, size: int, hash: str, read: Callable[[], Decoded], **more: Any
 ) -> DomainArrays:
     """The arrays from the cache, else read now and written there."""
+    said = f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ..."
+    need(1 <= size <= MAX_SIZE, said)
     path, fresh = cache_path(name, size, hash), False
     if (found := open_arrays(path)) is None:
         damaged = path.exists()

@@ -35,9 +35,9 @@ def mine(tmp_path):
     return tree(tmp_path / "mine")
 
 
-def refused(path: Path, said: str) -> None:
+def refused(path: Path, said: str, size: int = 8) -> None:
     with one_line(said):
-        load_dataset(folders.named(f"folder:{path}"), 8)
+        load_dataset(folders.named(f"folder:{path}"), size)
 
 
 def test_pictures_by_class_then_name_with_their_domains_and_classes(mine):
@@ -46,8 +46,7 @@ def test_pictures_by_class_then_name_with_their_domains_and_classes(mine):
     put(mine / "photo" / ".thumbs" / "a.png", b"hidden too")
     for n, kind in enumerate(("gif", "TIFF", "webp", "bmp")):  # with all pixels unchanged
         (mine / "photo" / "cat" / f"{n:02}.png").unlink()
-        file = mine / "photo" / "cat" / f"{n:02}.{kind}"
-        Image.new("RGB", (8, 8), (n, 0, 255)).save(file, lossless=True)
+        Image.new("RGB", (8, 8), (n, 0, 255)).save(mine / f"photo/cat/{n:02}.{kind}", lossless=True)
     found = load_dataset(folders.named(f"folder:{mine}"), 8)
     assert list(found) == ["photo", "sketch"]
     for d, arrays in enumerate(found.values()):
@@ -139,6 +138,7 @@ def test_bombs_and_deep_colours_are_refused_before_they_are_unpacked(mine, monke
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(deep, "PNG")
     put(path, deep.getvalue())
     refused(mine, r"cat/03\.png: has more than 8 bits per colour")
+    path.unlink(), refused(mine, "image size 200000 is not in 1..1024", 200_000)
     monkeypatch.setattr(folders.pictures, "MAX_MEMBERS", 5)
     refused(mine, "mine holds over 5 files")
 
