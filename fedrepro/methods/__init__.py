@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from fedrepro.base.errors import OWN_METHOD, FedReproError, first_mistake, need, one_line, one_of
 from fedrepro.base.files import loaded, modules_of
@@ -193,6 +193,9 @@ def _made(method: type[Method], values: dict[str, Any]) -> Method:
         made: Method = _adapter(method).validate_python(values)
     except ValidationError as error:
         raise FedReproError(f"{method.name} {first_mistake(error)}") from None
+    except PydanticUserError:  # many lines
+        mend = "write int, float, bool, str, Literal[...] or tuple[...], and import the names"
+        raise FedReproError(f"{method.name}: the type of a field is not known; {mend}") from None
     for key in values:
         low, high, value = known[key]["low"], known[key]["high"], getattr(made, key)
         number = isinstance(value, int | float)

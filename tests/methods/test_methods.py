@@ -120,11 +120,7 @@ def test_adcol_representations_are_the_trained_networks_features(mode):
 @pytest.mark.parametrize(
     ("name", "fields", "said"),
     [
-        (
-            "FedAvgg",
-            {},
-            "choose from FedAvg, Per-FedAvg, FedAPC; your own needs --load",
-        ),
+        ("FedAvgg", {}, "choose from FedAvg, Per-FedAvg, FedAPC; your own needs --load"),
         ("ADCOL", {"discriminator_lrs": 1}, "no field 'discriminator_lrs'; choose from discrimin"),
         ("ADCOL", {"mu": -1}, "mu = -1: give a value at least 0"),
         ("ADCOL", {"sampling": 2}, "sampling = 2: give a value between"),
@@ -166,6 +162,7 @@ NAMED = {"name": "Made", "reference": "nobody"}
         (made(**NAMED, bn_policy="local"), "Made.bn_policy without a type has no effect"),
         (made(**NAMED, __annotations__={"shares": float}, shares=hyper(1.0, "x")), "shares hides"),
         (made(**NAMED, __annotations__={"w": float}, w=hyper(math.inf, "x")), "w = inf is not"),
+        (made(**NAMED, __annotations__={"w": torch.Tensor}, w=hyper(1, "x")), "type of a field"),
         (made(name="FedAvg", reference="n"), "'FedAvg' is taken by fedrepro.methods.fedavg.FedAvg"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
