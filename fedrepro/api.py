@@ -108,7 +108,8 @@ def _names(methods: Iterable[str | type[Method]]) -> list[str]:
     need(text, f"methods {named!r}: run takes one name, compare a list of names")
     for one, name in zip(given, named, strict=True):
         own = one is name or (isinstance(one, type) and issubclass(registered(name), one))
-        need(own, f"{one!r} is not the registered method {name}; give that, or register the class")
+        mend = f"register the class, or write fields as '{name} (field=value)'"
+        need(own, f"{one!r} is not the registered method {name}; {mend}")
     return named
 
 
