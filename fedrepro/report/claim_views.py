@@ -257,7 +257,7 @@ def _words(paper: Paper, one: Answer, part: Part) -> tuple[str, str, str]:
     ours += "".join(f"; {others}{why}" for why, rows in lists.items() if rows)
     ours += "; other rows: not run" * bool(part.lacking)
     beside = ""
-    if other and (other.scale == "paper" or other.ready):
+    if other:
         run = other.weakest
         beside = f"scale {other.scale}, {run.runs}: {lead(run, other.ready)}"
         if run.printed is not None and run.other != least.other:

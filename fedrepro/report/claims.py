@@ -35,8 +35,9 @@ class Part:
     that were not. rising, past, lost: rows that are not flat yet, have earlier settings, or have no
     number for some seed. hours: of one core, for one seed of its rows; NaN where a row ran on
     GPUs alone. needed: the missing runs, and their cost. beside: the same test at the other scale,
-    which does not answer: a larger one with one seed or lacking rows, or a smaller one. reverse:
-    the least p of a difference below its margin, after Holm's correction."""
+    which does not answer: a larger one with one seed or lacking rows, or a smaller one that could.
+    spread: the scale whose spread over seeds it has; a larger one beside an answer has the
+    answer's. reverse: the least p of a difference below its margin, after Holm's correction."""
 
     test: Comparison
     dataset: str = ""
@@ -48,6 +49,7 @@ class Part:
     hours: float = 0.0
     needed: str = "runs"
     beside: "Part | None" = None
+    spread: str = ""
     lacking: tuple[str, ...] = ()
     verdict: Word = "open"
     reverse: float = 1.0
@@ -134,11 +136,11 @@ class Part:
         said += "".join(f"; {why}: {', '.join(rows)}" for why, rows in lists.items() if rows)
         if len(one.gaps) == 1:
             said += "; one seed is no answer" if one.interval else "; one seed has no interval"
-        if (other := self.beside) and (other.scale == "paper" or other.ready):
+        if other := self.beside:
             without = " without " * bool(other.lacking) + ", ".join(other.lacking)
             said += f"; at scale {other.scale}, {other.weakest.runs}{without}: "
             said += self._lead(other.weakest)
-            said += " with the spread of these runs" * (other.scale == "paper")
+            said += " with the spread of these runs" * (other.spread == self.scale)
         return said
 
     @property
@@ -256,9 +258,7 @@ def of_recorded(name: str) -> list[Answer]:
 def _of_recorded(name: str) -> list[Answer]:
     found = recorded(name)
     tests = [test for claim in found.paper.claims for test in claim.tests]
-    asked = {
-        (name, test.kind) for test in tests for name in (test.experiment, test.against) if name
-    }
+    asked = {(name, t.kind) for t in tests for name in (t.experiment, t.against) if name}
     names = {name for name, _ in asked}
     cells = pd.DataFrame(row for one in sorted(asked) for row in found.cells(*one))
     rows: dict[Row, list[tuple[int, str | None, Record]]] = defaultdict(list)
@@ -313,8 +313,9 @@ def answers(
     found = []
     for claim in paper.claims:
         parts = [part for test in claim.tests for part in _compared(paper, test, cells)]
-        _estimate(parts, images)
-        for part in [one for own in parts for one in (own, own.beside) if one]:
+        both = [one for own in parts for one in (own, own.beside) if one]
+        _estimate(both, images)
+        for part in both:
             others = dict.fromkeys([*(one.other for one in part.differences), *part.lacking])
             rows = part.rows(*others) if others else []
             better = part.test.experiment, part.dataset, part.scale, part.test.better
@@ -325,6 +326,9 @@ def answers(
             part.lost = tuple(row[-1] for row in every if {(*row, c) for c in columns} & lost)
             part.hours = sum(map(spent, rows))
             part.needed = missing(part) if part.past or part.lacking or not rows else ""
+        for part in parts:
+            if part.beside and part.beside.scale != "paper" and not part.beside.ready:
+                part.beside = None
         _judge(parts)
         found.append(Answer(paper.name, claim, tuple(parts)))
     return found
@@ -347,17 +351,14 @@ def _judge(parts: Sequence[Part]) -> None:
 
 
 def _estimate(parts: Sequence[Part], images: Images) -> None:
-    """Give a claim's differences their errors. The spread over seeds is that of all in one column,
-    on a data set at a scale; a larger scale beside an answer has the spread of the answer's."""
+    """Give differences their errors, with one spread over seeds by column, data set and scale."""
     pools: dict[tuple[object, ...], list[pd.Series]] = defaultdict(list)
-    every = [(own, part) for part in parts for own in (part, part.beside) if own]
-    scales = [(own, part.scale if own.scale == "paper" else own.scale) for own, part in every]
-    for own, scale in scales:
-        for one in own.differences if own.scale == scale else ():
-            pools[own.dataset, scale, one.column].append(one.gaps)
+    for part in parts:
+        for one in part.differences if part.spread == part.scale else ():
+            pools[part.dataset, part.scale, one.column].append(one.gaps)
 
-    def known(part: Part, one: Difference, scale: str) -> Difference:
-        pool = [gaps for gaps in pools[part.dataset, scale, one.column] if len(gaps) > 1]
+    def known(part: Part, one: Difference) -> Difference:
+        pool = [gaps for gaps in pools[part.dataset, part.spread, one.column] if len(gaps) > 1]
         freedom = comparison.pooled_freedom([len(gaps) for gaps in pool])
         if one.exact or not freedom:
             return one
@@ -367,11 +368,10 @@ def _estimate(parts: Sequence[Part], images: Images) -> None:
         if not spread and len(one.gaps) < FEWEST:  # two equal seeds do not show that all are
             return one
         error, both = combined((spread / len(one.gaps), freedom), (drawn, math.inf))
-        sizes: dict[str, Any] = {"spread": spread, "pairs": len(pool), "images": drawn}
-        return replace(one, error=error, freedom=both, **sizes)
+        return replace(one, error=error, freedom=both, spread=spread, pairs=len(pool), images=drawn)
 
-    for own, scale in scales:
-        own.differences = tuple(known(own, one, scale) for one in own.differences)
+    for part in parts:
+        part.differences = tuple(known(part, one) for one in part.differences)
 
 
 def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]:
@@ -390,10 +390,11 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
             if differences := tuple(comparison.differences_of(paper, test, own)):
                 seen = {one.other for one in differences}
                 lacking = tuple(name for name in others if name not in seen)
-                ran.append(Part(test, dataset, scale, differences, lacking=lacking))
+                ran.append(Part(test, dataset, scale, differences, lacking=lacking, spread=scale))
         if ran:
             whole = [one for one in ran if not one.lacking] or ran
             part = next((one for one in whole if one.ready), whole[0])
             part.beside = next((one for one in ran if one is not part), None)
+            ran[0].spread = part.scale
             found.append(part)
     return found or [Part(test)]
