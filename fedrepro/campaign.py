@@ -47,6 +47,7 @@ FOLDER = "campaign"  # in the runs folder: the progress of each run
 GRACE = 120.0  # seconds a stopped worker has to save its last round
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 NOTHING = {"round": 0, "rounds": 0, "trained": 0, "seconds": 0.0}  # of a run's status, at first
+STOPS = (signal.SIGINT, signal.SIGTERM)
 ENDED = ("done", "diverged")  # a run that diverged would do so again
 HEADER = ("paper", "experiment", "data set", "scale", "row", "seed", "state", "PFLOP", "hours left")
 
@@ -250,9 +251,14 @@ def train(
     end = time.monotonic() + (math.inf if minutes is None else 60 * minutes)
     waiting = [run for run in todo if status(run, runs)["state"] not in ENDED]
     say(f"{len(todo) - len(waiting)} of {len(todo)} runs are done, {len(waiting)} to do")
-    busy, failed = dict[SpawnProcess, Run](), 0
-    try:
-        while (waiting or busy) and time.monotonic() < end:
+    busy, failed, signals = dict[SpawnProcess, Run](), 0, list[int]()
+    with contextlib.ExitStack() as after:
+        for one in STOPS:  # raised while a worker starts, it would leave that worker running
+            before = signal.signal(one, lambda number, _: signals.append(number))
+            after.callback(signal.signal, one, before)
+        after.callback(lock.release)
+        after.callback(_stop, busy)
+        while (waiting or busy) and time.monotonic() < end and not signals:
             while waiting and len(busy) < jobs:
                 # The first whose tuning trials are all trained, else the first.
                 taken = [(run.entry, run.row) for run in busy.values() if run.trial]
@@ -262,14 +268,13 @@ def train(
                 worker = SpawnProcess(target=_main, args=(run, runs, root))
                 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # a worker gets no Ctrl-C
                 worker.start()
-                busy[worker] = run  # before a waiting Ctrl-C is raised, which stops it
+                busy[worker] = run
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
             time.sleep(0.1)
             for child in [child for child in busy if not child.is_alive()]:
                 failed += _ended(busy.pop(child), runs, child.exitcode, say)
-    finally:
-        _stop(busy)
-        lock.release()
+    if signals:
+        raise KeyboardInterrupt
     for child, run in busy.items():  # the minutes are over
         if status(run, runs)["state"] != "waiting":
             failed += _ended(run, runs, child.exitcode, say)

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -137,8 +138,9 @@ def test_it_stops_when_the_minutes_are_over_or_as_a_worker_starts(tmp_path, monk
     write(tmp_path, ENDLESS)
     stopped = call(tmp_path, "--minutes", "0.05")
     assert stopped.exit_code == 0 and "the minutes are over" in stopped.output
-    begin = campaign.SpawnProcess.start
-    interrupted = lambda worker: [begin(worker), os.kill(os.getpid(), signal.SIGINT)]  # noqa: E731
+    begin, me = campaign.SpawnProcess.start, os.getpid()
+    # Another thread takes the signal, which is blocked in this one.
+    interrupted = lambda one: [begin(one), os.kill(me, signal.SIGINT), time.sleep(0.1)]  # noqa: E731
     monkeypatch.setattr(campaign.SpawnProcess, "start", interrupted)
     assert call(tmp_path).exit_code == 130 and not campaign.multiprocessing.active_children()
 
