@@ -128,12 +128,19 @@ def _table(whose: str, rows: Mapping[str, Sequence[str]]) -> Html:
 def _commands(one: Answer) -> str:
     lines = [
         f"<code>fedrepro sweep {one.paper} --experiment {escape(name)} --dataset {part.dataset} "
-        f"--scale {part.scale} --seeds 0-{max(len(d.gaps) for d in part.differences) - 1}</code>"
+        f"--scale {part.scale} --seeds {_seeds(part)}</code>"
         for part in one.parts
         for name in (part.test.experiment, part.test.against)
         if part.differences and name
     ]
     return folded("Run it again", "<br>".join(dict.fromkeys(lines))) if lines else ""
+
+
+def _seeds(part: Part) -> str:
+    """As ``--seeds`` takes them: 0-2 where none between is missing."""
+    seeds = sorted({int(seed) for one in part.differences for seed in one.gaps.index})
+    whole = len(seeds) > 1 and seeds == [*range(seeds[0], seeds[-1] + 1)]
+    return f"{seeds[0]}-{seeds[-1]}" if whole else ",".join(map(str, seeds))
 
 
 # From a claim to what is behind it: the printed table beside ours, the figures, and the runs.
