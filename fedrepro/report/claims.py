@@ -31,13 +31,13 @@ CELL = ["table", "dataset", "scale", "method", "column", "seed", "value", "stand
 
 @dataclass
 class Part:
-    """One test of a claim on one data set. differences: none where nothing was run. lacking: rows
-    that were not. rising, past, lost: rows that are not flat yet, have earlier settings, or have no
-    number for some seed. hours: of one core, for one seed of its rows; NaN where a row ran on
-    GPUs alone. needed: the missing runs, and their cost. beside: the same test at the other scale,
-    which does not answer: a larger one with one seed or lacking rows, or a smaller one that could.
-    spread: the scale whose spread over seeds it has; a larger one beside an answer has the
-    answer's. reverse: the least p of a difference below its margin, after Holm's correction."""
+    """One test of a claim on one data set. differences: none where nothing was run, or a stand-in
+    alone (standin). lacking: rows not run. rising, past, lost: rows not flat yet, with earlier
+    settings, or without a number for some seed. hours: of one core, for one seed of its rows; NaN
+    where a row ran on GPUs alone. needed: the missing runs, and their cost. beside: the same test
+    at the other scale, which does not answer: a larger one with one seed or lacking rows, or a
+    smaller one that could. spread: the scale whose spread over seeds it has; a larger one beside an
+    answer has the answer's. reverse: the least p of a difference below its margin, by Holm."""
 
     test: Comparison
     dataset: str = ""
@@ -51,6 +51,7 @@ class Part:
     beside: "Part | None" = None
     spread: str = ""
     lacking: tuple[str, ...] = ()
+    standin: bool = False
     verdict: Word = "open"
     reverse: float = 1.0
 
@@ -78,8 +79,7 @@ class Part:
     @property
     def ready(self) -> bool:
         """Whether it was run with all its rows and all its differences can answer."""
-        whole = bool(self.differences) and not self.lacking
-        return whole and all(map(self.decides, self.differences))
+        return not self.lacking and 0 < len(self.differences) == len(self.deciding)
 
     @property
     def single(self) -> list[str]:
@@ -99,8 +99,7 @@ class Part:
 
     @property
     def place(self) -> str:
-        dataset = self.dataset or self.test.dataset
-        return self.test.experiment + (f" on {dataset}" if dataset else "")
+        return " on ".join(filter(None, (self.test.experiment, self.dataset or self.test.dataset)))
 
     @property
     def why(self) -> str:
@@ -110,6 +109,8 @@ class Part:
     def result(self) -> str:
         """The comparison, and what stands against an answer."""
         if not self.differences:
+            if self.standin:
+                return f"{self.place}: {self.test.by} is a stand-in there, which answers nothing"
             return f"{self.place}: not run" + " at scale paper" * self.test.paper_only
         said, one = f"{self.place}, {self.scale}, ", self.weakest
         said += f"{'counted' if one.exact else one.runs}: {self._lead(one)}"
@@ -186,9 +187,8 @@ class Part:
     def outside(self) -> bool | None:
         """Whether the printed lead lies outside our interval of the weakest one. None where no lead
         is printed, or that one cannot answer."""
-        if not self.differences or not self.decides(one := self.weakest):
-            return None
-        if one.interval is None or one.printed is None:
+        one = self.weakest if self.differences else None
+        if not (one and self.decides(one) and one.interval and one.printed is not None):
             return None
         return not one.interval[0] <= one.printed <= one.interval[1]
 
@@ -397,4 +397,4 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
             part.beside = next((one for one in ran if one is not part), None)
             ran[0].spread = part.scale
             found.append(part)
-    return found or [Part(test)]
+    return found or [Part(test, standin=f"{test.by}-standin" in {*rows.column})]

@@ -76,9 +76,11 @@ def test_a_mean_with_a_stand_in_is_also_given_without_it():
         for column, value in {**values, "avg": sum(values.values()) / 3}.items()
         for seed in range(3)
     ]
-    (part,) = _answer(pd.DataFrame(rows), SOLO, images=lambda *_: 1.0).parts
+    (part,) = _answer(frame := pd.DataFrame(rows), SOLO, images=lambda *_: 1.0).parts
     (difference,) = part.differences
     assert (difference.mean, difference.rest, claim_views._seeds(part)) == (-15.0, 10.0, "0-2")
+    (none,) = _answer(frame.replace("made-up", "syn-standin"), _than("SOLO", by="syn")).parts
+    assert none.result == "table-4: syn is a stand-in there, which answers nothing"
     assert part.why.endswith("printed +3.8, outside, without the stand-in +10")
 
 
