@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from html import escape, unescape
 from itertools import product
 from string import ascii_lowercase
@@ -101,7 +102,8 @@ def linked_table(
     other numbers of a column have equally many."""
 
     def decimals(values: Iterable[Any]) -> int:
-        texts = (f"{v:g}" for v in values if not isinstance(v, str | Html) and not pd.isna(v))
+        numbers = (v for v in values if not isinstance(v, str | Html) and not pd.isna(v))
+        texts = (f"{Decimal(f'{v:g}'):f}" for v in numbers)  # small ones without an exponent, too
         return max((len(text.partition(".")[2]) for text in texts), default=0)
 
     def text(row: Any, column: Any, value: Any) -> str:
