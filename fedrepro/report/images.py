@@ -140,12 +140,13 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
 
 
 def in_order(rows: pd.DataFrame, own: str) -> pd.DataFrame:
-    """Rows of a confusion: the paper's own methods, FedAvg, then the best; `CONFUSED` methods."""
+    """Rows of a confusion: the paper's own method and its readings, FedAvg, then the best;
+    `CONFUSED` methods."""
     right = rows[rows.cls == rows.predicted].groupby("method").images.sum()
     shares = right / rows.groupby("method").images.sum()
     best = sorted(rows.method.unique(), key=shares.get, reverse=True)
-    names = sorted(best, key=lambda name: (not name.startswith(own), name != "FedAvg"))[:CONFUSED]
-    return pd.concat([rows[rows.method == name] for name in names], ignore_index=True)
+    best.sort(key=lambda name: (not name.startswith(own), name not in (own, "FedAvg")))
+    return pd.concat([rows[rows.method == name] for name in best[:CONFUSED]], ignore_index=True)
 
 
 def confusion(frame: pd.DataFrame) -> Picture:
