@@ -301,17 +301,17 @@ def logged(
 ) -> Shown:
     """The values that servers logged under a name, over rounds. chance: they are percent of right
     guesses which client something is from, with a line at one in the clients."""
-    frames = []
+    frames, levels = [], []
     for study, _, result in (runs := found.of_one_scale(dataset, experiment).runs(experiment)):
         rows = result.record.curve.query("measure == 'server' and subject == @term")
         frames.append(rows.assign(label=result.label, seed=study.seed))
         if chance:
             clients = len(result.record.data["clients"])
             level = {"label": f"chance, 1 in {clients}", "value": 100 / clients}
-            frames.append(frames[-1].assign(**level))
+            levels.append(frames[-1].assign(**level))
     if not any(map(len, frames)):
         return nothing(f"No recorded run has logged {term}.") if runs else nothing()
-    rows = pd.concat(frames).drop_duplicates(["label", "seed", "round"])
+    rows = pd.concat(frames + levels).drop_duplicates(["label", "seed", "round"])
     rows = rows.rename(columns={"value": "avg"})
     return _drawn(found, experiment, dataset, rows, figures.curves, ylabel=ylabel)
 
