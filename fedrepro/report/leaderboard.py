@@ -353,8 +353,8 @@ def figure(found: Results, experiment: str, dataset: str) -> Picture:
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     name = dataset_name(dataset)
     label_axes(ax, "rank (1 is best)", "", name, grid="both")
-    said = "Thick: were other seeds drawn; thin: other domains, too"
-    figure.caption = f"Ranks in {experiment}, with 95 % intervals for all at once. {said}"
+    said = "Thick bars: if only the seeds were others; thin bars: if the domains were others, too"
+    figure.caption = f"Ranks ({experiment}), with 95 % intervals for all at once. {said}"
     return figure
 
 
