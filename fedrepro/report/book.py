@@ -28,7 +28,7 @@ from fedrepro.report.results import Kept, Results, recorded
 from fedrepro.report.text import markdown
 
 # "name: what it is", or "name (shape): ...", where a line or, in small letters, a sentence begins.
-ITEM = re.compile(r"(?:^|(?<=\.) (?=[a-z]))(\w+(?:, \w+)*(?: \([^)]*\))?): ", re.MULTILINE)
+ITEM = re.compile(r"(?:^|(?<=\.) (?=[a-z]))(\w+(?:, \w+)*(?: \([^)]*\))?):\s", re.MULTILINE)
 TESTED = {
     "global": "the server's network on every domain",
     "personal": "each client's own network on its domain",
