@@ -90,18 +90,19 @@ def _how(spec: Any) -> str:
     return markup.folded(f"How {spec.id} is run", text) if spec.note else ""
 
 
-def undecided(found: Results, experiment: str) -> str:
-    """HTML: the rows that decide nothing, by data set."""
+def undecided(found: Results, experiment: str, only: Sequence[str] = ()) -> str:
+    """HTML: the rows that decide nothing, by data set. only: of these rows."""
     lines = []
     for said, by_dataset in (
         ("at scale reduced these rows still rise when their runs end", found.rising),
         ("these rows were trained with earlier settings", found.past),
     ):
-        for dataset, rows in by_dataset(experiment).items():
+        for dataset, late in by_dataset(experiment).items():
             every = {one.label for *_, one in found.where(dataset=dataset).runs(experiment)}
+            rows = [row for row in late if row in (only or every)]
             names = f"all {len(rows)}" if len(rows) == len(every) > 1 else "; ".join(rows)
-            lines.append(f"On {dataset_name(dataset)} {said}: {names}. They decide nothing.")
-    return "".join(f'<p class="table-note">{escape(line)}</p>\n' for line in lines)
+            lines += [f"On {dataset_name(dataset)} {said}: {names}."] * bool(rows)
+    return "".join(f'<p class="table-note">{escape(x)} They decide nothing.</p>\n' for x in lines)
 
 
 def tables(
@@ -202,13 +203,12 @@ def linked(found: Results, dataset: str, rows: Mapping[str, Sequence[str]]) -> H
     of_means = [(row, page) for (*_, row, column), page in links if column == "avg"]
     pages = {(row, domain): page for row, page in of_means for domain in table}
     label = f"{', '.join(rows)} on {dataset}"
-    said = "".join(undecided(here[one], one) for one in rows)
+    said = "".join(undecided(here[one], one, labels) for one, labels in rows.items())
     return Html(said + markup.linked_table(table, pages, label).html, label)
 
 
 def each_seed(found: Results, experiment: str, values: pd.DataFrame, row: str = "") -> Html:
-    """Values with one line per seed, each leading to its run. row: the one that all columns are of;
-    by default a column has the name of its row."""
+    """Values, a line per seed, each leading to its run. row: of all columns, or each its own."""
     runs = {(study.seed, r.label): r.record.run_id for study, _, r in found.runs(experiment)}
     pages = {
         (str(seed), column): run_link(runs[seed, row or column])
