@@ -40,11 +40,7 @@ RULES: tuple[tuple[Word, str], ...] = (
     ("counted equal", "counted, not trained: the printed number to its last digit"),
     ("counted unequal", "counted, and not the printed number"),
     ("agrees", "the 90 % interval of d lies within ±Δ (two one-sided tests)"),
-    (
-        "higher",
-        "d > Δ, and p < 5 % after Benjamini and Hochberg's correction over the table's cells of "
-        "one data set at one scale",
-    ),
+    ("higher", "d > Δ, and p < 5 % after Benjamini and Hochberg's correction over the table"),
     ("lower", "d < −Δ, and the same"),
     ("close", "d is within ±Δ, and none of the above"),
     ("open", "the rest: these runs cannot tell"),
