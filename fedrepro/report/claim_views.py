@@ -138,9 +138,9 @@ def _commands(one: Answer) -> str:
 
 def _seeds(part: Part) -> str:
     """As ``--seeds`` takes them: 0-2 where none between is missing."""
-    seeds = sorted({int(seed) for one in part.differences for seed in one.gaps.index})
-    whole = len(seeds) > 1 and seeds == [*range(seeds[0], seeds[-1] + 1)]
-    return f"{seeds[0]}-{seeds[-1]}" if whole else ",".join(map(str, seeds))
+    *first, last = sorted({int(seed) for one in part.differences for seed in one.gaps.index})
+    whole = first and last - first[0] == len(first)
+    return f"{first[0]}-{last}" if whole else ",".join(map(str, [*first, last]))
 
 
 # From a claim to what is behind it: the printed table beside ours, the figures, and the runs.

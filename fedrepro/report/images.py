@@ -140,8 +140,7 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
 
 
 def in_order(rows: pd.DataFrame, own: str) -> pd.DataFrame:
-    """Rows of a confusion: the paper's own method and its readings, FedAvg, then the best;
-    `CONFUSED` methods."""
+    """Rows of a confusion: its paper's own, readings, FedAvg, then the best; `CONFUSED` rows."""
     right = rows[rows.cls == rows.predicted].groupby("method").images.sum()
     shares = right / rows.groupby("method").images.sum()
     best = sorted(rows.method.unique(), key=shares.get, reverse=True)
