@@ -26,6 +26,7 @@ def test_methods_compared_are_rows_with_intervals(tmp_path, capsys):
     wild = {**where, "changes": {**where["changes"], "optimizer.lr": 1e30}}
     lost = fedrepro.compare(["FedAvg"], seeds=[0], **wild).loc["FedAvg"]
     assert np.isnan(lost.avg) and (lost.seeds, lost.diverged) == (0, 1)
+    assert {*lost.index} < fedrepro.data.folders.TAKEN  # no domain has such a name
 
 
 def test_a_federation_and_a_wrong_name():

@@ -19,7 +19,9 @@ FOLDER = "folder"  # the start of its names: a protocol may have folder and fold
 HOW = "a folder has domain/class/image"
 # Columns of tables beside the domains, and the server's network.
 TAKEN = {
-    "avg", "bytes", "dataset", "high", "label", "low", "pooled", "round", "seed", "seeds", "server",
+    "avg", "bytes", "dataset", "diverged", "high", "its rank", "label", "low", "mean",
+    "mean without stand-in", "other domains too", "other seeds", "pooled", "rank", "round", "seed",
+    "seeds", "server", "std over seeds",
 }  # fmt: skip
 
 
