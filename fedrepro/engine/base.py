@@ -55,6 +55,9 @@ class Job:
         in its own batches."""
         if shots is None:
             return self
+        pair = isinstance(shots, tuple) and [n > 0 for n in shots if type(n) is int] == [True] * 2
+        said = "None or two whole numbers, images of each class and a batch size"
+        need(pair, f"adapts_on must return {said}, not {shots!r}; correct it")
         per_class, batch_size = shots
         labels = self.samples.labels
         place = F.one_hot(labels).cumsum(dim=0).gather(1, labels[:, None])[:, 0]  # in its class
@@ -238,6 +241,8 @@ class Engine(ABC):
                 name = getattr(loss, "__qualname__", "the loss")
                 wanted = 'scalar tensors by name, such as {"ce": loss}'
                 raise FedReproError(f"{name} must return {wanted}")
+            said = f"unclipped may name some of the terms {', '.join(terms)}, not all and no others"
+            need({*late} < {*terms}, f"{said}; correct it")
             return torch.stack([v for n, v in terms.items() if n not in late]).sum(), terms
 
     # The batches of a job.
@@ -253,6 +258,8 @@ class Engine(ABC):
     def _batch(self, method: Method, job: Job, streams: Streams, index: Tensor) -> Batch:
         draws = method.draw(len(index), streams.draws)
         if draws is not None:
+            right = isinstance(draws, Tensor) and draws.shape[:1] == (len(index),)
+            need(right, f"{method.name}.draw must return None or a tensor, a row for each image")
             draws = draws.to(self.device, self.dtype, non_blocking=True)
         index = index.to(self.device, non_blocking=True)
         images, data = job.samples.images[index], self.protocol.data

@@ -82,10 +82,8 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
     own, log = {"memory": torch.zeros(1)}, lambda server, _: server.log.update(drift="large")
     noisy = lambda model, batch, _: {"ce": F.dropout(model(batch.x).logits).mean()}  # noqa: E731
     for hook, wrong, said in (
-        ("upload", lambda _: None, "must return a dict, not NoneType"),
         ("upload", lambda _: own, "memory is a name of what a client gets anyway"),
         ("download", lambda *_: {"own": 3}, "own must be a tensor, not int"),
-        ("weights", lambda *_: None, "must return a list, not NoneType"),
         ("weights", lambda *_: [1.0], "weights must return one weight per client"),
         ("weights", lambda _, counts: counts, "weights must have the sum 1, not 43"),
         ("before_test", lambda *_: Phase("own", 1), "must return a tuple, not Phase"),
@@ -95,6 +93,9 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
         ("phases", lambda _: [Phase("own", 1, steps=0)], "steps >= 1, not Phase"),
         ("phases", lambda _: [Phase("one", 1, apart=(("x", None),))], "no tensor x to train apart"),
         ("phases", lambda _: [Phase("a", 1, lookahead=0.1, steps=1)], "a reads two batches"),
+        ("phases", lambda _: [Phase("a", 1, unclipped=("x",))], "name some of the terms ce,"),
+        ("draw", lambda *_: 0.5, "draw must return None or a tensor, a row for"),
+        ("adapts_on", lambda _: 5, "adapts_on must return None or two whole numbers, .* not 5"),
         ("client_loss", lambda *_: {"ce": torch.zeros(())}, "depends on no trained parameter"),
         ("upload", lambda own: {"b": own.received["model"]["predictor.bias"].zero_()}, "in place"),
         ("upload", lambda own: {"y": own.labels.add_(0)}, "in place"),
@@ -106,7 +107,8 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
         ("server_step", lambda server, _: server.model.clear(), "not add or remove server.model"),
         ("server_step", log, "logged server values must be numbers: drift"),
     ):
-        object.__setattr__((training := start()).method, hook, wrong)
+        adapts = "Per-FedAvg" if hook == "adapts_on" else "FedAvg"
+        object.__setattr__((training := start(adapts)).method, hook, wrong)
         with pytest.raises(FedReproError, match=said):
             training.one_round()
     object.__setattr__(method := training.method, "init_server", lambda *_: np.random.seed(2))
