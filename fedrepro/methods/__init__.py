@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from torch.utils._pytree import tree_leaves
 
 from fedrepro.base.errors import OWN_METHOD, FedReproError, first_mistake, need, one_line, one_of
 from fedrepro.base.files import loaded, modules_of
@@ -198,9 +199,11 @@ def _made(method: type[Method], values: dict[str, Any]) -> Method:
         raise FedReproError(f"{method.name}: the type of a field is not known; {mend}") from None
     for key in values:
         low, high, value = known[key]["low"], known[key]["high"], getattr(made, key)
+        for given, one in zip(tree_leaves(values[key]), tree_leaves(value), strict=False):
+            finite = not isinstance(one, float) or math.isfinite(one)
+            finite = finite and isinstance(given, bool) <= isinstance(one, bool)
+            need(finite, f"{method.name} {key} = {values[key]!r}: give finite numbers")
         number = isinstance(value, int | float)
-        finite = not number or math.isfinite(value)
-        need(finite, f"{method.name} {key} = {values[key]!r}: give a finite value")
         if number and ((low is not None and value < low) or (high is not None and value > high)):
             bounds = f"at least {low}" if high is None else f"between {low} and {high}"
             raise FedReproError(f"{method.name} {key} = {values[key]!r}: give a value {bounds}")
