@@ -89,7 +89,6 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
         ("before_test", lambda *_: Phase("own", 1), "must return a tuple, not Phase"),
         ("personal_phases", lambda _: [Phase("own", 1, loss="mine")], "unknown loss 'mine'"),
         ("phases", lambda _: [Phase("idle", 1, lambda _: False)], "idle trains no parameter"),
-        ("phases", lambda _: [Phase("own", 1, "encoder")], "with trains a function"),
         ("phases", lambda _: [Phase("own", 1, steps=0)], "steps >= 1, not Phase"),
         ("phases", lambda _: [Phase("one", 1, apart=(("x", None),))], "no tensor x to train apart"),
         ("phases", lambda _: [Phase("a", 1, lookahead=0.1, steps=1)], "a reads two batches"),
