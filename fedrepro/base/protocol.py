@@ -189,9 +189,11 @@ class DataSpec(Augmentation):
     encoder: str | None = None
 
     @pydantic.model_validator(mode="after")
-    def _embedded(self) -> Self:
+    def _possible(self) -> Self:
         if self.encoder is not None and self.changes_images:
             raise ValueError("embeddings cannot be augmented; leave crop, flip, rotate, erase out")
+        if self.crop >= self.size:
+            raise ValueError(f"crop {self.crop} can move all of an image away; give a smaller one")
         return self
 
     @property

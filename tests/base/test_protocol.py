@@ -33,7 +33,7 @@ def test_a_setting_that_departs_is_dumped_and_read_back(setting):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"data.test_share": 1.0}, r"protocol setting data\.test_share"),
+        ({"data.crop": 9, "data.size": 9}, "crop 9 can move all of an image away"),
         ({"data.validation": True}, r"protocol setting data\.validation.*true is not a value"),
         ({"data.test_limit": {"a": 0}}, r"protocol setting data\.test_limit"),
         ({"data.encoder": "any", "data.flip": True}, "embeddings cannot be augmented"),
