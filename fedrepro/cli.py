@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from fedrepro import __version__, commands
 from fedrepro.base.errors import OWN_METHOD, FedReproError, need, one_line, one_of
-from fedrepro.base.files import CLONE, RECORDS, RUNS, loaded
+from fedrepro.base.files import CLONE, RECORDS, RUNS, full, loaded
 from fedrepro.commands import Load, Root, Runs, Set, Track, changes_of
 from fedrepro.report import text
 
@@ -82,7 +82,7 @@ def _split(
     found = []
     for word in words:
         place = word.partition(":")[2]  # of a folder
-        whole = place and Path(place).expanduser().is_dir()
+        whole = place and full(place).is_dir()
         found += [word] if whole else text.names_in(word, known)
     need(found, f"no name in {words!r}; separate names with commas")
     for file in load or ():
@@ -287,8 +287,8 @@ def sweep_command(
         "scale": scale,
         **({"changes": changed} if changed else {}),
         "device": device,
-        "data_root": str(data_root.expanduser().resolve()) if data_root else None,
-        "runs_dir": str(runs.expanduser().resolve()),
+        "data_root": str(full(data_root).resolve()) if data_root else None,
+        "runs_dir": str(full(runs).resolve()),
     }
     planned = plan(names, _split(dataset), _seeds(seeds), common)
     _execute(planned, workers=jobs, resume=resume, on=on, scheduler=scheduler)

@@ -228,7 +228,7 @@ def campaign(
     todo, jobs = read(file), jobs or cores()
     named = {run.arm.method for run in todo} - papers.written()
     need(named or not load, "--load adds no row by itself: name its methods in an entry")
-    files.check_runs(runs := runs.expanduser().resolve())
+    files.check_runs(runs := files.full(runs).resolve())
     if root is not None:
         data_root(root)
     if show:

@@ -97,6 +97,12 @@ def write(path: Path, writer: Callable[[Path], object], mend: str = RUN_AGAIN) -
             temporary.unlink(missing_ok=True)
 
 
+def full(place: Path | str) -> Path:
+    """A path whose ~ is replaced. FedReproError: it is that of an unknown user."""
+    with explained(f"{place} cannot be read", "correct the path", RuntimeError):
+        return Path(place).expanduser()
+
+
 def make_folder(path: Path, mend: str) -> Path:
     """Make a folder and its parents. FedReproError, ending in `mend`, if this is impossible."""
     with explained(f"{path} cannot be made", mend, OSError):

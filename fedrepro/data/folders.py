@@ -10,6 +10,7 @@ from pathlib import Path
 from unicodedata import normalize
 
 from fedrepro.base.errors import FedReproError, explained, need
+from fedrepro.base.files import full
 from fedrepro.data import pictures
 from fedrepro.data.manifest import file_hash, hash_of
 from fedrepro.data.readers import NO_PART, Decoded, join
@@ -70,8 +71,8 @@ def named(dataset: str) -> str:
     if not start.startswith(FOLDER) or place in _looked_at:
         return dataset
     need(place, f"{dataset} needs its path: write {start}:PATH; {HOW}")
-    with explained(f"{place} cannot be read", f"correct the path: {HOW}", OSError, RuntimeError):
-        tree = _look(Path(place).expanduser())  # RuntimeError: ~ of an unknown user
+    with explained(f"{place} cannot be read", f"correct the path: {HOW}", OSError):
+        tree = _look(full(place))
     _looked_at[tree.name] = tree
     return f"{start}:{tree.name}"
 

@@ -31,7 +31,7 @@ def data_root(root: Root = None, create: bool = False) -> Path:
     """The folder with the official files ($FEDREPRO_DATA, else ~/.cache/fedrepro/data).
     It may be read-only. A named folder must exist unless ``create``; the default may be absent."""
     given, say = root or os.environ.get(DATA), f"--root or {DATA}"
-    path = Path(given or f"{DEFAULT}/data").expanduser()
+    path = files.full(given or f"{DEFAULT}/data")
     here, said = path.exists(), f"data root {path}"
     need(path.is_dir() or not here, f"{said} is a file; give a folder with {say}")
     if create:
@@ -44,7 +44,7 @@ def data_root(root: Root = None, create: bool = False) -> Path:
 
 def cache_root() -> Path:
     """The folder for prepared arrays ($FEDREPRO_CACHE, else ~/.cache/fedrepro/prepared), made."""
-    path = Path(os.environ.get(CACHE) or f"{DEFAULT}/prepared").expanduser()
+    path = files.full(os.environ.get(CACHE) or f"{DEFAULT}/prepared")
     return files.make_folder(path, f"give a folder you may write to with {CACHE}")
 
 

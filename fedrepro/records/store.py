@@ -132,7 +132,7 @@ class Store:
     """A folder of runs, each in its own folder or all packed together."""
 
     def __init__(self, root: Path | str) -> None:
-        self.root = Path(str(root)).expanduser()  # papermill reads a folder 2026 as a number
+        self.root = files.full(str(root))  # papermill reads a folder 2026 as a number
         files.check_runs(self.root)
         self._pack = Pack(self.root)
 
