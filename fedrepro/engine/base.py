@@ -247,12 +247,13 @@ class Engine(ABC):
 
     # The batches of a job.
 
-    def _epoch(self, job: Job, phase: Phase, streams: Streams) -> list[list[Tensor]]:
+    def _epoch(self, method: Method, phase: Phase, job: Job, own: Streams) -> list[list[Tensor]]:
         """The indices of each step of a shuffled epoch: of one batch or, with lookahead, of two."""
         size, width = job.batch_size or self.protocol.batch_size, 1 + (phase.lookahead is not None)
-        order = epoch_batches(len(job.samples), size, streams.order, phase.steps)
-        few = f"phase {phase.name} reads two batches in a step; {len(job.samples)} images are one"
-        need(len(order) >= width, f"{few}: give clients more images, or lower batch_size")
+        order = epoch_batches(len(job.samples), size, own.order, phase.steps)
+        few = f"{method.name} reads two batches in a step; {len(job.samples)} images are one"
+        mend = "give clients more images, lower batch_size, or leave the method out"
+        need(len(order) >= width, f"{few}: {mend}")
         return [order[i : i + width] for i in range(0, len(order) - width + 1, width)]
 
     def _batch(self, method: Method, job: Job, streams: Streams, index: Tensor) -> Batch:

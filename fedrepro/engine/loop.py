@@ -117,7 +117,7 @@ class LoopEngine(Engine):
     ) -> Iterator[tuple[Batch, Batch]]:
         """The batches of each step of a phase: two with lookahead, else one, given twice."""
         for _ in range(phase.epochs):
-            for indices in self._epoch(job, phase, streams):
+            for indices in self._epoch(method, phase, job, streams):
                 if self._stopped.is_set():
                     raise CancelledError
                 read = [self._batch(method, job, streams, index) for index in indices]

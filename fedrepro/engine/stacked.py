@@ -102,7 +102,7 @@ class _Stack:
     def _epoch(self, phase: Phase) -> Iterator[tuple[slice, list[Columns]]]:
         """The steps of all clients' epochs: whose, and one batch of each, or two with lookahead.
         Neighbours whose next batches are of equal sizes take a step together."""
-        epochs = [self._engine._epoch(job, phase, streams) for job, streams in self._readers]
+        epochs = [self._engine._epoch(self._method, phase, *own) for own in self._readers]
         for turn in zip_longest(*epochs, fillvalue=()):
             start = 0
             for sizes, group in groupby(turn, lambda step: [len(index) for index in step]):

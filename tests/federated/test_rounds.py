@@ -91,7 +91,7 @@ def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
         ("phases", lambda _: [Phase("idle", 1, lambda _: False)], "idle trains no parameter"),
         ("phases", lambda _: [Phase("own", 1, steps=0)], "steps >= 1, not Phase"),
         ("phases", lambda _: [Phase("one", 1, apart=(("x", None),))], "no tensor x to train apart"),
-        ("phases", lambda _: [Phase("a", 1, lookahead=0.1, steps=1)], "a reads two batches"),
+        ("phases", lambda _: [Phase("a", 1, lookahead=0.1, steps=1)], "FedAvg reads two batches"),
         ("phases", lambda _: [Phase("a", 1, unclipped=("x",))], "name some of the terms ce,"),
         ("draw", lambda *_: 0.5, "draw must return None or a tensor, a row for"),
         ("adapts_on", lambda _: 5, "adapts_on must return None or two whole numbers, .* not 5"),
