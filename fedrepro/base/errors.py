@@ -1,5 +1,6 @@
 """The exception that users see: a single line that says what is wrong and what to do."""
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -76,8 +77,9 @@ def one_of(name: str, known: Iterable[str], what: str, other: str = "") -> str:
 
 def first_mistake(error: ValidationError) -> str:
     """The first complaint of a pydantic validation: where, what was given, what is wrong."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "value"
+    first = max(error.errors(), key=lambda one: len(one["loc"]))  # of several kinds, the nearest
+    kind = re.compile(r"(constrained-)?(int|float|str)$|.*\[")  # no part of a name
+    where = ".".join(part for part in map(str, first["loc"]) if not kind.match(part)) or "value"
     if first["type"] == "extra_forbidden":
         return f"{where}: there is no such name; correct it"
     if first["type"] == "missing":

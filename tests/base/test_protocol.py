@@ -35,7 +35,7 @@ def test_a_setting_that_departs_is_dumped_and_read_back(setting):
     [
         ({"data.crop": 9, "data.size": 9}, "crop 9 can move all of an image away"),
         ({"data.validation": True}, r"protocol setting data\.validation.*true is not a value"),
-        ({"data.test_limit": {"a": 0}}, r"protocol setting data\.test_limit"),
+        ({"data.test_limit": {"a": 0}}, r"setting data\.test_limit\.a = 0: Input should be gr"),
         ({"data.encoder": "any", "data.flip": True}, "embeddings cannot be augmented"),
         ({"early_stop.patience": 3, "rounds.early": 3}, "rounds has no parts"),
         ({"optimizer.clip": math.inf}, "should be a finite number"),  # JSON has none
