@@ -19,7 +19,8 @@ def sides(status: Status, source: str, text: str = "", code: str = "") -> dict[s
     """A value's source: ``source`` is all of it, ``text`` what the paper says, ``code`` what public
     code has, ``settled`` what else settles it. What settles it is on the side of its status."""
     parts = {"text": text, "code": code, "settled": ""}
-    parts[SIDES[status]] = "; ".join(filter(None, (parts[SIDES[status]], source)))
+    side = SIDES[one_of(status, SIDES, "status")]
+    parts[side] = "; ".join(filter(None, (parts[side], source)))
     return {"source": "; ".join(filter(None, (text, source, code))), **parts}
 
 

@@ -159,7 +159,7 @@ def load(file: Path | str) -> list[type[Method]]:
         raise
     except (Exception, SystemExit) as error:  # the file may raise anything
         why = f"{type(error).__name__}: {one_line(error)}"
-        decorated = "attribute __setattr__" in why  # dataclass says only this
+        decorated = "__setattr__" in why or "non-frozen dataclass" in why  # all that dataclass says
         mend = "remove @dataclass, a Method is one already" if decorated else "correct it"
         raise FedReproError(f"{file} cannot be run ({why}); {mend}") from None
     finally:

@@ -121,7 +121,6 @@ def test_adcol_representations_are_the_trained_networks_features(mode):
     ("name", "fields", "said"),
     [
         ("FedAvgg", {}, "choose from FedAvg, Per-FedAvg, FedAPC; your own needs --load"),
-        ("ADCOL", {"discriminator_lrs": 1}, "no field 'discriminator_lrs'; choose from discrimin"),
         ("ADCOL", {"sampling": 2}, "sampling = 2: give a value between"),
         ("ADCOL", {"discriminator_hidden": (8, True)}, r"\(8, True\): give finite numbers"),
         ("ADCOL", {"epsilon": 2.0, "two_stages": True}, "epsilon trains one MLP in every round"),

@@ -143,7 +143,7 @@ def test_a_loaded_file_has_a_row_beside_the_papers(tmp_path):
 
 
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path):
-    twice = "import dataclasses, fedrepro\n@dataclasses.dataclass(frozen=True)\n"
+    twice = "import dataclasses, fedrepro\n@dataclasses.dataclass\n"
     own = "import fedrepro as f\nclass M"
     for text, said in (
         *(("1 / 0", "ZeroDivision"), ("raise SystemExit", "SystemExit"), ("x = 1", "no method")),
@@ -151,6 +151,7 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path):
         (f"{own}(f.Method): name = reference = 'M'; remember = print", "without first_memory"),
         (f"{own}(f.Method): __init__ = lambda self: None", "__init__ has no effect"),
         (f"{twice}class Mine(fedrepro.Method): ...", "remove @dataclass"),
+        ("import fedrepro.methods.api as fl; fl.hyper(1, 'x', 'my')", "no status 'my'; choose"),
     ):
         with pytest.raises(FedReproError, match=said):
             methods.load((tmp_path / "bad.py").write_text(text) and tmp_path / "bad.py")
