@@ -30,7 +30,7 @@ class Run:
 
     def __repr__(self) -> str:
         one, mean = self.study, self.accuracy["avg"].iloc[-1]
-        where = f"{self.record.data['dataset']}, scale {one.scale}, seed {one.seed}"
+        where = f"{one.dataset}, scale {one.scale}, seed {one.seed}"
         return f"<{self.result.label} on {where}: avg {mean:.1f} %, run {self.record.run_id}>"
 
     @property
