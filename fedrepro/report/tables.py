@@ -203,8 +203,8 @@ class Section:
         columns.sort(key=lambda c: (bool(ran) and c not in ran, c == "avg"))
         if "avg" in ran - printed and len(ran) == 2:  # of one column
             columns.remove("avg")
-        # Other domains or measures than the paper's: its own columns would be empty.
-        foreign = bool(ran - printed - {"avg"})
+        # Other images, domains or measures than the paper's: its own columns would be empty.
+        foreign = bool(ran - printed - {"avg"}) or self.dataset.startswith("folder")
         self.columns = [c for c in columns if c in ran or not foreign]
         if foreign:  # an average over other domains is another number
             rows = rows.assign(published=None, published_std=None)

@@ -138,6 +138,8 @@ def test_smoke_says_that_it_is_no_result():
         assert "smoke: tests the code" in html and "80.2" not in html
         assert html.count('class="verdict ') == 1 and "verdict-no-verdict" in html
     assert "left out: MNIST, SVHN, USPS, SynthDigit, MNIST_M" in mean
+    own = table({("ADCOL", "mnist"): [9.0]}, dataset="folder:x", scale="reduced")
+    assert "94.7" not in tables.beside_table(own).html  # a name alone does not make them the same
 
 
 def test_a_target_that_no_seed_reached_is_no_number():
