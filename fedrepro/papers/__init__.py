@@ -93,7 +93,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 # What is asked of a paper.
 
 METHODS = "fedrepro.methods"  # the package, and the group of entry points of others
-NAME = re.compile(r'^    name = "(.+)"$', re.MULTILINE)  # in the class of a method
+NAME = re.compile(r'^    name = "([^"]+)"', re.MULTILINE)  # in the class of a method
 
 
 @dataclass

@@ -122,7 +122,7 @@ def test_one_file_and_an_entry_point_are_enough(tmp_path):
 @pytest.mark.slow
 def test_a_loaded_file_has_a_row_beside_the_papers(tmp_path):
     """`--load` in `run` and in `sweep`, whose notebook has its own process, and a tracker."""
-    (tmp_path / "mine.py").write_text(LOUD)
+    (tmp_path / "mine.py").write_text(LOUD.replace('"FedLoud"', '"FedLoud"; other = "mine"'))
     common = ["--load", "mine.py", "--methods", "FedAvg;FedLoud", "--runs", "runs"]
     call = lambda *words: command(tmp_path, *words, *common)  # noqa: E731
     ran = call("run", "adcol", "table-1")
