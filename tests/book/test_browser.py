@@ -83,8 +83,7 @@ def pages(site: Path) -> list[Path]:
 
 
 def test_pages_are_whole(browser, site, served):
-    """Formulas drawn, pictures there, nothing missing, nothing remote, at most 3 MB, no sideways
-    scrolling."""
+    """Formulas drawn, nothing missing, nothing remote, at most 3 MB, no sideways scrolling."""
     wrong = []
     for page in pages(site):
         name = page.relative_to(site).as_posix()

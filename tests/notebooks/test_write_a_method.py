@@ -109,7 +109,6 @@ def test_a_reader_puts_a_method_beside_fedavg_on_images_of_his_own(tmp_path, nam
 
 
 def test_one_file_and_an_entry_point_are_enough(tmp_path):
-    """What `pip install` of a one-file package leaves."""
     (tmp_path / "loud.py").write_text(LOUD)
     (facts := tmp_path / "loud-1.0.dist-info").mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: loud\nVersion: 1.0\n")
@@ -121,7 +120,6 @@ def test_one_file_and_an_entry_point_are_enough(tmp_path):
 
 @pytest.mark.slow
 def test_a_loaded_file_has_a_row_beside_the_papers(tmp_path):
-    """`--load` in `run` and in `sweep`, whose notebook has its own process, and a tracker."""
     (tmp_path / "mine.py").write_text(LOUD.replace('"FedLoud"', '"FedLoud"; other = "mine"'))
     common = ["--load", "mine.py", "--methods", "FedAvg;FedLoud", "--runs", "runs"]
     call = lambda *words: command(tmp_path, *words, *common)  # noqa: E731

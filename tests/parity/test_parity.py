@@ -14,7 +14,6 @@ CASES = cases()
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.file}: {case.name}")
 def test_a_case(case):
-    """It agrees; or it is known to differ, and still does."""
     found = difference(case)
     if case.differs:
         assert found > case.tolerance, f"agrees now; say under which reading ({case.differs})"
