@@ -100,14 +100,13 @@ def make_partition(
             train = splits[name].train
             train = train[~np.isin(numbers[train], tested)]
             splits = {**splits, name: replace(splits[name], train=train)}
-    table = rule.clients if rule.rule == "table" else {}
-    for name in (*table, *(rule.per_client if isinstance(rule.per_client, dict) else ())):
-        need(name in splits, f"allocation names {name!r}; the domains are {', '.join(splits)}")
     if rule.rule == "table":
-        for name, count in table.items():
+        for name, count in rule.clients.items():
+            known = f"allocation table names {name!r}; the domains are {', '.join(splits)}"
+            need(name in splits, known)
             need(count >= 0, f"allocation table: {name} = {count}; a number of clients is >= 0")
         said = "allocation rule table has no client; set allocation.clients"
-        need(any(table.values()), said)
+        need(any(rule.clients.values()), said)
     domains = [_Domain(n, s, labels[n], spec, rule) for n, s in splits.items()]
     if rule.cut_tests:
         return _cut(domains, spec)
