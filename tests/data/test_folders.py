@@ -97,6 +97,7 @@ def test_a_run_is_known_by_content_wherever_it_lies(mine, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (lambda p: shutil.rmtree(p), r"mine does not exist; correct the path"),
         (lambda p: (shutil.rmtree(p), p.write_text("")), r"mine is a file; name a folder"),
         (lambda p: shutil.rmtree(p / "photo"), r"mine holds one domain, sketch; two or more"),
         (lambda p: shutil.rmtree(p / "photo" / "cat"), r"photo has no picture of cat; every"),
